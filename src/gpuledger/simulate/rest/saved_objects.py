@@ -3,7 +3,7 @@
 No file is written by its name: it could be a checkpoint that the program needs. A file that the program has opened for
 writing, or made with ``tempfile``, gets the description, because the program is about to read it. So does a new file
 that gets what was saved in memory. A file that was not saved here is loaded on the CPU, and its tensors are then moved
-to the simulated GPU.
+to the simulated GPU. Tensors without data can be pickled by other libraries, too.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from gpuledger.simulate.gpu.patches import Patches
 from gpuledger.simulate.rest.side_effects import is_temporary
@@ -26,10 +27,13 @@ _MARK = b"gpuledger: tensors without data\n" + secrets.token_hex(16).encode() + 
 """Begins a description. No file from elsewhere can have it: reading a description can execute what it contains."""
 _SIMULATED = ("gpuledger", "Fake")
 """In errors about objects that a program without gpuledger would not have."""
+_open = open
 _MOST_ELEMENTS = 4096
 """Largest number of elements of a tensor that is saved with its values, if they are known."""
 
-_Tensor = tuple[int, int, tuple[bool, bool], torch.dtype, tuple[Any, ...], str, Any]
+_Kind = tuple[bool, bool]
+_Layout = tuple[int, tuple[int, ...], tuple[int, ...], int]
+_Tensor = tuple[int, int, _Kind, torch.dtype, _Layout, str, Any]
 """Describes a tensor: its number and that of its storage in the file; whether it is a parameter, and needs gradients;
 type; elements of the storage, sizes, strides and offset; device; values, None if they are not known.
 """
@@ -44,9 +48,10 @@ class SavedObjects:
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
-        self._files = UnwrittenFiles[bytes | None](_written)
+        self._files = UnwrittenFiles[bytes | None](lambda content: io.BytesIO(content or _MARK), _written)
         self._saved = self._files.contents
         """Absolute path -> description; None if there is none, because of parts of the simulation."""
+        self._plain_save: Callable[..., None] = torch.save
         self._load: Callable[..., Any] = torch.load
 
     def install(self, patches: Patches) -> None:
@@ -57,8 +62,13 @@ class SavedObjects:
         self._files.install(patches)
         for name in ("remove", "unlink"):
             patches.put(os, name, self._forgetting(getattr(os, name)))
+        patches.put(FakeTensor, "__reduce_ex__", _reduced)
+        patches.put(FakeTensor, "__copy__", lambda tensor: _of_kind(tensor.detach(), _kind_of(tensor)))
 
-    def _save(self, obj: Any, f: Any, *_args: Any, **_kwargs: Any) -> None:
+    def _save(self, obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
+        if isinstance(obj, (torch.UntypedStorage, torch.TypedStorage)):  # part of a tensor with data that is pickled
+            self._plain_save(obj, f, *args, **kwargs)
+            return
         place, content = place_of(f), _described(obj)
         if place is None:
             f.write(content or _MARK)
@@ -110,7 +120,7 @@ class SavedObjects:
 def _written(place: str) -> bytes | None:
     """Return the description in a file that the program has written itself, after it saved into memory."""
     try:
-        with open(place, "rb") as file:
+        with _open(place, "rb") as file:
             return _MARK + file.read() if file.read(len(_MARK)) == _MARK else None
     except OSError:
         return None
@@ -148,12 +158,59 @@ class _Describer(pickle.Pickler):
         number = self._numbers.setdefault(id(obj), len(self._numbers))
         of_storage = self._numbers.setdefault(storage._cdata, len(self._numbers))
         is_known = type(obj) is torch.Tensor and obj.device.type == "cpu" and obj.numel() <= _MOST_ELEMENTS
-        whole = int(storage.nbytes()) // obj.element_size()
-        sizes, strides = tuple(map(int, obj.shape)), tuple(map(int, obj.stride()))
-        kind = isinstance(obj, torch.nn.Parameter), obj.requires_grad
-        layout = whole, sizes, strides, int(obj.storage_offset())
         values = obj.tolist() if is_known else None
-        return number, of_storage, kind, obj.dtype, layout, str(obj.device), values
+        return number, of_storage, _kind_of(obj), obj.dtype, _layout_of(obj), str(obj.device), values
+
+
+def _layout_of(tensor: torch.Tensor) -> _Layout:
+    """Return the elements of a tensor's storage, and its sizes, strides and offset."""
+    whole = int(tensor.untyped_storage().nbytes()) // tensor.element_size()
+    sizes, strides = tuple(map(int, tensor.shape)), tuple(map(int, tensor.stride()))
+    return whole, sizes, strides, int(tensor.storage_offset())
+
+
+def _kind_of(tensor: torch.Tensor) -> _Kind:
+    """Return whether a tensor is a parameter, and whether it needs gradients."""
+    return isinstance(tensor, torch.nn.Parameter), tensor.requires_grad
+
+
+def _of_kind(made: torch.Tensor, kind: _Kind) -> torch.Tensor:
+    is_parameter, requires_grad = kind
+    return torch.nn.Parameter(made, requires_grad) if is_parameter else made.requires_grad_(requires_grad)
+
+
+class _LoadedStorage:
+    """The storage of tensors that are loaded again. In a pickle, it is what they have in common.
+
+    Args:
+        device: The device of the tensors.
+    """
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self._made: dict[torch.dtype, torch.Tensor] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _LoadedStorage, (self._device,)
+
+    def tensor(self, dtype: torch.dtype, layout: _Layout) -> torch.Tensor:
+        """Return a new tensor of this storage."""
+        whole, sizes, strides, offset = layout
+        if dtype not in self._made:
+            self._made[dtype] = torch.empty(whole, dtype=dtype, device=self._device)
+        return self._made[dtype].as_strided(sizes, strides, offset).detach()
+
+
+def _reduced(tensor: torch.Tensor, _protocol: Any) -> tuple[Any, ...]:
+    """Return how a tensor without data is pickled by others than ``torch.save``."""
+    storage: Any = tensor.untyped_storage()
+    if not hasattr(storage, "_gpuledger_loaded"):
+        storage._gpuledger_loaded = _LoadedStorage(str(tensor.device))
+    return _made_again, (storage._gpuledger_loaded, tensor.dtype, _layout_of(tensor), _kind_of(tensor))
+
+
+def _made_again(storage: _LoadedStorage, dtype: torch.dtype, layout: _Layout, kind: _Kind) -> torch.Tensor:
+    return _of_kind(storage.tensor(dtype, layout), kind)
 
 
 class _Loader(pickle.Unpickler):
@@ -163,27 +220,19 @@ class _Loader(pickle.Unpickler):
         super().__init__(io.BytesIO(content))
         self._map_location = map_location
         self._made: dict[int, torch.Tensor] = {}
-        self._storages: dict[tuple[int, torch.dtype], torch.Tensor] = {}
+        self._storages: dict[int, _LoadedStorage] = {}
 
     def persistent_load(self, pid: _Tensor) -> torch.Tensor:
         """Return the tensor with a description. Those that shared a storage share one, as tied weights do."""
-        number, storage, (is_parameter, requires_grad), dtype, layout, device, values = pid
+        number, storage, kind, dtype, layout, device, values = pid
         if number not in self._made:
             where = _device(self._map_location, device)
             if values is None:
-                made = self._with_storage((storage, dtype), layout, where)
+                made = self._storages.setdefault(storage, _LoadedStorage(where)).tensor(dtype, layout)
             else:
                 made = torch.tensor(values, dtype=dtype, device=where)
-            self._made[number] = (
-                torch.nn.Parameter(made, requires_grad) if is_parameter else made.requires_grad_(requires_grad)
-            )
+            self._made[number] = _of_kind(made, kind)
         return self._made[number]
-
-    def _with_storage(self, key: tuple[int, torch.dtype], layout: tuple[Any, ...], where: str) -> torch.Tensor:
-        whole, sizes, strides, offset = layout
-        if key not in self._storages:
-            self._storages[key] = torch.empty(whole, dtype=key[1], device=where)
-        return self._storages[key].as_strided(sizes, strides, offset).detach()
 
 
 class _Storage:
@@ -225,13 +274,7 @@ def _moved(loaded: Any, device_of: Callable[[torch.Tensor], str], known: dict[in
         if device_of(loaded) == "cpu":
             return loaded
         if id(loaded) not in known:
-            moved = loaded.detach().to(device_of(loaded))
-            is_parameter = isinstance(loaded, torch.nn.Parameter)
-            known[id(loaded)] = (
-                torch.nn.Parameter(moved, loaded.requires_grad)
-                if is_parameter
-                else moved.requires_grad_(loaded.requires_grad)
-            )
+            known[id(loaded)] = _of_kind(loaded.detach().to(device_of(loaded)), _kind_of(loaded))
         return known[id(loaded)]
     if isinstance(loaded, torch.nn.Module):
         for module in loaded.modules():

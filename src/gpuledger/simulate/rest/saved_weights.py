@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -31,7 +32,7 @@ class SavedWeights:
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
-        self._files = UnwrittenFiles[int]()
+        self._files = UnwrittenFiles[int](_opened)
         self._instead = self._files.contents
         """Absolute path -> descriptor of the file in memory."""
 
@@ -42,6 +43,7 @@ class SavedWeights:
         module = import_module("safetensors.torch")
         patches.put(module, "storage_ptr", partial(_storage_ptr, module.storage_ptr))
         patches.put(module, "_is_complete", partial(_is_complete, module._is_complete))
+        patches.put(module, "save", partial(_save, module.save, module._TYPES))
         patches.put(module, "save_file", partial(self._save_file, module.save_file, module._TYPES))
         for opening in (module, import_module("safetensors")):
             patches.put(opening, "safe_open", partial(self._open, opening.safe_open))
@@ -57,12 +59,12 @@ class SavedWeights:
         **kwargs: Any,
     ) -> None:
         place = _absolute(filename)
-        if not any(isinstance(tensor, FakeTensor) for tensor in tensors.values()):
+        if not _have_none(tensors):
             save(tensors, filename, *args, **kwargs)
             self._instead.pop(place, None)
             return
         metadata = args[0] if args else kwargs.get("metadata")
-        content = _content(tensors, {dtype: name for name, dtype in types.items()}, metadata or {})
+        content = _content(tensors, types, metadata or {})
         if is_temporary(place):
             with open(place, "wb") as file:
                 _write(file, *content)
@@ -76,6 +78,32 @@ class SavedWeights:
     def _open(self, plain: Callable[..., Any], filename: Any, *args: Any, **kwargs: Any) -> Any:
         opened = self._instead.get(_absolute(filename))
         return plain(filename if opened is None else f"/proc/self/fd/{opened}", *args, **kwargs)
+
+
+def _have_none(tensors: Mapping[str, torch.Tensor]) -> bool:
+    """Return whether some of the tensors have no data."""
+    return any(isinstance(tensor, FakeTensor) for tensor in tensors.values())
+
+
+def _save(
+    save: Callable[..., bytes],
+    types: Mapping[str, torch.dtype],
+    tensors: Mapping[str, torch.Tensor],
+    metadata: Mapping[str, str] | None = None,
+) -> bytes:
+    """Return the content of a file. Its zeros take no memory until they are written."""
+    if not _have_none(tensors):
+        return save(tensors, metadata)
+    beginning, size_bytes = _content(tensors, types, metadata or {})
+    made = bytes(size_bytes)
+    ctypes.memmove(
+        ctypes.c_char_p(made), beginning, len(beginning)
+    )  # nobody else has it yet, and a sum would write all zeros
+    return made
+
+
+def _opened(number: int) -> BinaryIO:
+    return os.fdopen(os.open(f"/proc/self/fd/{number}", os.O_RDONLY), "rb")
 
 
 def _absolute(path: Any) -> str:
@@ -93,9 +121,10 @@ def _is_complete(plain: Callable[[torch.Tensor], bool], tensor: torch.Tensor) ->
 
 
 def _content(
-    tensors: Mapping[str, torch.Tensor], names: Mapping[torch.dtype, str], metadata: Mapping[str, str]
+    tensors: Mapping[str, torch.Tensor], types: Mapping[str, torch.dtype], metadata: Mapping[str, str]
 ) -> tuple[bytes, int]:
     """Return the beginning of a file with the given tensors' names, types and shapes, and the size of the file."""
+    names = {dtype: name for name, dtype in types.items()}
     header: dict[str, Any] = {"__metadata__": dict(metadata)}
     end_bytes = 0
     for name, tensor in tensors.items():

@@ -49,6 +49,53 @@ new.cuda()
 kept.unlink()
 assert not kept.exists()
 """
+_FOUND = """
+import glob
+torch.save(model.state_dict(), kept)
+folder, name = kept.parent, kept.name
+assert os.path.getsize(kept) == kept.stat().st_size > 0
+assert os.listdir(folder).count(name) == 1
+assert glob.glob(f"{{folder}}/*{{kept.suffix}}") == [str(kept)] == [str(one) for one in folder.glob(name)]
+with os.scandir(folder) as entries:
+    found, = [entry for entry in entries if entry.name == name]
+assert (found.is_file(), found.is_dir(), os.fspath(found)) == (True, False, str(kept))
+assert found.stat().st_size == kept.stat().st_size
+with open(kept, "rb") as file:
+    model.load_state_dict(torch.load(file))
+model.load_state_dict(torch.load(io.BytesIO(kept.read_bytes())))
+(folder / "other").write_bytes(b"of the program")
+assert (folder / "other").read_bytes() == b"of the program"
+torch.save(model.state_dict(), folder / "other")
+with open(folder / "other", "wb") as file:
+    file.write(b"again")
+assert (folder / "other").read_bytes() == b"again"
+assert (folder / "other").stat().st_size == 5
+"""
+_PICKLED = """
+import copy
+import pickle
+class Both(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.tied, self.layers = Tied(), torch.nn.LSTM(256, 256, 2)
+
+both = Both().cuda()
+before = torch.cuda.memory_allocated()
+again = pickle.loads(pickle.dumps(both))
+assert torch.cuda.memory_allocated() - before == sum(one.nbytes for one in both.parameters())
+assert again.tied.first.weight is again.tied.second.weight
+assert all(weight.requires_grad and weight.is_cuda for weight in again.parameters())
+assert isinstance(again.tied.first.weight, torch.nn.Parameter)
+del again
+assert torch.cuda.memory_allocated() == before
+host = pickle.loads(pickle.dumps({{name: weight.cpu() for name, weight in both.state_dict().items()}}))
+assert {{weight.device.type for weight in host.values()}} == {{"cpu"}}
+both.load_state_dict(host)
+assert torch.cuda.memory_allocated() == before
+alias = copy.copy(both.tied.first.weight)
+assert torch.cuda.memory_allocated() == before
+assert pickle.loads(pickle.dumps([torch.arange(3), torch.ones(2)]))[0].tolist() == [0, 1, 2]
+"""
 _WITH_AN_OPTIMIZER = """
 optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
 before = torch.cuda.memory_allocated()
@@ -159,6 +206,17 @@ def test_a_checkpoint_is_there_until_the_program_removes_it(tmp_path: Path) -> N
     assert found.peak_allocated_bytes == MODEL
     assert not kept.exists()
     assert any("torch.save: the file was not written" in note for note in found.notes)
+
+
+def test_a_file_that_was_not_written_is_listed_measured_and_read(tmp_path: Path) -> None:
+    kept = tmp_path / "kept.pt"
+    estimate_of(tmp_path, _BEFORE.format(kept=str(kept)) + _FOUND.format())
+    assert not kept.exists()
+    assert (tmp_path / "other").read_bytes() == b"again"
+
+
+def test_tensors_are_pickled_by_others_than_torch(tmp_path: Path) -> None:
+    estimate_of(tmp_path, _BEFORE.format(kept=str(tmp_path / "kept.pt")) + _PICKLED.format())
 
 
 def test_a_checkpoint_of_an_earlier_run_stays_if_the_program_removes_its_own(tmp_path: Path) -> None:

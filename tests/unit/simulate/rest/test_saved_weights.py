@@ -42,6 +42,9 @@ save_file({{"first": weight[:512].clone()}}, new)
 save_file({{"first": weight.detach()}}, new)
 save_file({{"first": weight.half()}}, kept)
 assert os.path.isfile(new)
+assert os.path.getsize(new) > 4 * 1024 * 1024 > os.path.getsize(kept) > 2 * 1024 * 1024
+with open(new, "rb") as file:
+    assert len(file.read()) == os.path.getsize(new)
 with safe_open(new, framework="pt", device="cpu") as file:
     assert file.get_slice("first").get_shape() == [1024, 1024]
     first = file.get_tensor("first").cuda()
@@ -91,3 +94,24 @@ def test_weights_that_were_saved_to_a_temporary_file_are_loaded_from_it(tmp_path
     assert found.peak_allocated_bytes == 1024 * 1024 * (4 + 2) + 1024 * (4 + 2)
     assert kept.read_bytes() == b"weights of another day"
     assert any("safetensors: the file was not written" in note for note in found.notes)
+
+
+_IN_MEMORY = """
+import torch
+from safetensors.torch import load, save
+
+model = torch.nn.Sequential(torch.nn.Linear(1024, 1024), torch.nn.Linear(1024, 1024).half()).cuda()
+content = save(model.state_dict(), metadata={"format": "pt"})
+assert type(content) is bytes
+loaded = load(content)
+assert {name: (each.shape, each.dtype) for name, each in loaded.items()} == {
+    name: (each.shape, each.dtype) for name, each in model.state_dict().items()
+}
+model.load_state_dict(loaded)
+assert load(save({"host": torch.arange(3)}))["host"].tolist() == [0, 1, 2]
+"""
+
+
+def test_weights_that_were_saved_in_memory_are_loaded_from_it(tmp_path: Path) -> None:
+    found = estimate_of(tmp_path, _IN_MEMORY)
+    assert found.peak_allocated_bytes == 1024 * 1024 * (4 + 2) + 1024 * (4 + 2)
