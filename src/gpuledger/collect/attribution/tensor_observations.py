@@ -148,8 +148,10 @@ class TensorObservations:
             ]
             self.see((Identity.WEIGHT if is_leaf(one[-1]) else Identity.HELD, *one) for one in found)
 
-    def see_gradients(self, *, of: Any = None) -> None:
+    def see_gradients(self, *, of: Any = None, follow: bool = True) -> None:
         """Record the addresses of gradients: of all parameters, or of those that one optimizer updates.
+
+        ``follow`` is whether they are those that a backward pass has computed just now.
 
         If another thread could write gradients, only those of modules that this thread alone has called are included.
         An optimizer that steps inside backward is included, because it is about to read its gradients itself.
@@ -174,6 +176,8 @@ class TensorObservations:
             (part if id(parameter) in updated else whole, name_id, module_id, gradient, None)
             for (name_id, module_id, parameter), gradient in zip(known, gradients, strict=True)
         )
+        if not follow:
+            return
         with without_overrides(), torch._C._DisableTorchDispatch():
             self.on_gradients([(*one, gradient) for one, gradient in zip(known, gradients, strict=True)])
 

@@ -307,8 +307,8 @@ class MemoryWindow:
         self._has_steps()
         self._phases_before.append(self.phases.phase)
         self._meet(optimizer)
-        if self.phases.phase == Phase.BACKWARD:
-            self.observed.see_gradients(of=optimizer)
+        # A program can put other tensors into .grad after its backward.
+        self.observed.see_gradients(of=optimizer, follow=self.phases.phase == Phase.BACKWARD)
         self.phases.enter_optimizer()
 
     def after_optimizer(self, optimizer: Any) -> None:

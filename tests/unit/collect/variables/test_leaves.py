@@ -1,4 +1,4 @@
-"""Owners of gradients of leaves that are no parameters, but have the same elements as one."""
+"""Gradients of leaves that are no parameters, and gradients that a program gives to its parameters."""
 
 from __future__ import annotations
 
@@ -47,3 +47,25 @@ def test_a_view_of_another_place_or_size_is_not_the_parameter() -> None:
 
     found = record_own(program)
     assert {one.module for one in found.of("gradient") if one.bytes == 2 * 8 * 4} == {""}
+
+
+def test_what_the_program_puts_into_grad_is_a_gradient() -> None:
+    """As with weights in half precision, and a copy of them in full precision that the optimizer updates."""
+    net = nn.Linear(64, 12, bias=False).bfloat16()
+    master = net.weight.detach().float().requires_grad_()
+    optimizer = torch.optim.SGD([master], lr=0.1, momentum=0.9)
+
+    def program(_: Any) -> None:
+        for _step in range(3):
+            net.zero_grad()
+            net(torch.ones(SAMPLES, 64, dtype=torch.bfloat16)).mean().backward()
+            gradient = net.weight.grad
+            assert gradient is not None
+            master.grad = gradient.float()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    found = record_own(program)
+    assert [one.step for one in found.of("gradient") if one.bytes == master.nbytes] == [1, 2, 3]
+    assert found.of("input", bytes=master.nbytes) == []
+    assert len(found.of("optimizer_state", bytes=master.nbytes)) == 1
