@@ -90,13 +90,15 @@ def find_owners(
     at = np.maximum(born, 0)
     phase = _pick(tags.phase.astype(np.int64), at, before, int(Phase.SETUP)).astype(np.int8)
     module_id = _pick(tags.module_id, at, before, -1)
-    flags = _pick(tags.flags, at, before, 0)
-    step = _pick(tags.step, at, before, 0)
+    step, flags = (_pick(one, at, before, 0) for one in (tags.step, tags.flags))
     stacks = _stacks(journal, tags, stack_id)
     stack = _pick(stacks, at, before, -1)
     seen = _identities(journal, device_idx, index_of, lives, phase, module_id)
     fate = _fates(_pick(tags.visit, at, before, -1), tags.visit, lives, _step_ends(journal, device_idx, index_of))
     fate[(phase == Phase.FORWARD) & freed_by_failure(action, lives)] = FATES.index("later")
+    sized = np.isin(lives.requested_bytes, journal.facts.get("workspace_bytes") or [])
+    is_known = sized & np.isin(lives.address, journal.facts.get("workspace_addresses") or [])
+    fate[is_known & (fate == FATES.index("alive"))] = FATES.index("kept")
     phase = _without_lasting_data(phase, fate, (module_id < 0) & seen.outside_graphs & (step <= 1))
     freed_in = _when_freed(tags.phase.astype(np.int64), lives)
     features = BlockFeatures(
@@ -106,8 +108,8 @@ def find_owners(
         recomputed=(flags & TagFlag.RECOMPUTED) != 0,
         communicating=(flags & TagFlag.COMMUNICATION) != 0,
         reducing=(flags & TagFlag.REDUCE_SCATTER) != 0,
-        workspace_sized=np.isin(lives.requested_bytes, journal.facts.get("workspace_bytes") or [])
-        & (np.isin(phase, _AT_WORK) | ((seen.name_id < 0) & _follows_a_result(stacks, born))),
+        workspace_sized=sized
+        & (is_known | np.isin(phase, _AT_WORK) | ((seen.name_id < 0) & _follows_a_result(stacks, born))),
         same_module=_when_freed(tags.module_id, lives) == module_id,
         freed_in_backward=freed_in == Phase.BACKWARD,
         of_update=seen.of_update,

@@ -53,7 +53,7 @@ from gpuledger.model.schema.tables import SCHEMA_VERSION, TABLES
 _NOT_IN_MANIFEST = (
     *("called_roots", "contained_roots", "root_names", "module_classes", "stack_modules", "workspace_bytes"),
     *("steps_asked", "activity_names", "operator_inputs", "compiled_graphs", "captured_pools", "shards"),
-    *("step_memory_from_ns", "wrapped_models", "timed_operators"),
+    *("step_memory_from_ns", "wrapped_models", "timed_operators", "workspace_addresses"),
 )
 """Facts that are not stored in the manifest."""
 

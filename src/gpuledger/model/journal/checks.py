@@ -27,6 +27,7 @@ _FACTS = Fields(
         "module_classes": ListOf(Items((int, str))),
         "stack_modules": ListOf(Items((int, int, int))),
         "workspace_bytes": maybe(ListOf(int)),
+        "workspace_addresses": maybe(ListOf(int)),
         "steps_asked": maybe(ListOf(maybe(int))),
         "activity_names": maybe(ListOf(str)),
         "captured_names": ListOf(str),

@@ -91,6 +91,7 @@ class SimulatedSession(Session):
             limit_frac=self.device.limit_frac,
             memory_errors=self.device.memory_errors,
             uncompiled=self.device.uncompiled,
+            workspace_addresses=sorted(self.device.kept.values()),
             elsewhere=self.device.elsewhere.fact(),
             libraries={
                 "context_bytes": card.context_bytes.value,
