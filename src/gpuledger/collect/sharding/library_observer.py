@@ -28,7 +28,9 @@ class LibraryObserver(ABC):
 
     def install(self) -> None:
         """Observe the library if the program has imported it and it is not observed yet."""
-        if self._has_begun or self.module not in sys.modules:
+        imported = sys.modules.get(self.module)
+        is_being_imported = getattr(getattr(imported, "__spec__", None), "_initializing", False)  # by another thread
+        if self._has_begun or imported is None or is_being_imported:
             return
         self._has_begun = True
         try:
