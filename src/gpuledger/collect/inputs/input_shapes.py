@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from gpuledger.collect.adapter.program_objects import (
@@ -155,13 +156,15 @@ class InputShapes:
         self._may_have_sequence_first = may_have_sequence_first
         self._holds_tensors = holds_tensors
         self._is_part = is_part
-        self._modules: dict[int, _Inputs] = {}
+        self._modules: dict[tuple[int, bool], _Inputs] = {}
+        """Inputs by module, and whether its calls had gradients."""
         self._batch_sizes: set[int] = set()
-        self._after_backward = False
+        self._after_backward = self._had_backward = False
 
     def see(self, module_id: int, step: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Record a call of an outermost module in a step."""
-        known = self._modules.get(module_id)
+        key = module_id, torch.is_grad_enabled()
+        known = self._modules.get(key)
         if (known is None and not self._has_room()) or is_tracing():  # while tracing, sizes are symbolic
             return
         with without_overrides():
@@ -172,14 +175,14 @@ class InputShapes:
         shape = found.shape
         if found.is_hidden or len(shape) > 1 or (shape and found.is_whole):  # fractions can be the values of one sample
             if known is None:
-                known = self._modules[module_id] = _Inputs(holds_tensors=self._holds_tensors(module_id))
+                known = self._modules[key] = _Inputs(holds_tensors=self._holds_tensors(module_id))
             if found.is_hidden:
                 known.add_unknown(step, has_batch=found.has_batch)
             else:
                 with without_overrides():
                     known.add(step, found, after_backward=self._after_backward)
                     known.relates_rows = known.relates_rows or _relates_rows(arguments, found)
-        if known is not None and known.holds_tensors:
+        if known is not None and known.holds_tensors and torch.is_grad_enabled():
             self._after_backward = False
 
     def _has_room(self) -> bool:
@@ -188,20 +191,20 @@ class InputShapes:
         A model that calls its layers one by one when it is made shows them as outermost modules first.
         """
         if len(self._modules) >= MODULES:
-            for module_id in [one for one in list(self._modules) if self._is_part(one)]:
-                self._modules.pop(module_id, None)
+            for key in [one for one in list(self._modules) if self._is_part(one[0])]:
+                self._modules.pop(key, None)
         return len(self._modules) < MODULES
 
     def returned(self, module_id: int, result: object) -> None:
         """Record what a call of an outermost module has returned."""
-        known = self._modules.get(module_id)
+        known = self._modules.get((module_id, torch.is_grad_enabled()))
         if known is not None and result is not None:
             with without_overrides():
                 known.returned(result)
 
     def backward_ended(self) -> None:
         """Record the end of a backward pass."""
-        self._after_backward = True
+        self._after_backward = self._had_backward = True
 
     def see_loaders(self, loaders: Iterable[object]) -> None:
         """Record the batch sizes of DataLoaders."""
@@ -210,13 +213,16 @@ class InputShapes:
     def drain(self, part: Part) -> None:
         """Write the shapes of the module that was called in most steps, of several that with most calls.
 
+        In a training, only calls with gradients count, if there are any: others are evaluations, targets or teachers.
         Another thread can call modules meanwhile, so what is looked through is copied first.
         """
         modules = self._modules.copy()
+        if self._had_backward and any(has_graph for _, has_graph in modules):
+            modules = {key: one for key, one in modules.items() if key[1]}
         if not modules:
             part.facts["has_batch"] = bool(self._batch_sizes)
             return
-        module_id, found = max(modules.items(), key=lambda item: (len(item[1].steps), item[1].count))
+        (module_id, _), found = max(modules.items(), key=lambda item: (len(item[1].steps), item[1].count))
         shape, _ = found.shapes.copy().most_common(1)[0] if found.shapes else ((), 0)
         dim = self._dimension_of(module_id, found, shape) if shape else None
         is_known = dim is not None and not found.relates_rows

@@ -203,3 +203,40 @@ def test_another_thread_can_call_modules_while_the_shapes_are_written() -> None:
     finally:
         caller.join()
         sys.setswitchinterval(switched_s)
+
+
+def test_calls_without_gradients_are_not_the_batch_of_a_training() -> None:
+    """Another thread evaluates a copy of the model more often, and a policy acts on one observation at a time."""
+    shapes, part = InputShapes(), Part()
+    for step in range(1, 4):
+        for module_id, rows in ((1, 16), (1, 16), (0, 1), (0, 1)):
+            with torch.no_grad():
+                shapes.see(module_id, step, (torch.zeros(rows, 8),), {})
+        shapes.see(0, step, (torch.zeros(64, 8),), {})
+        shapes.backward_ended()
+    shapes.drain(part)
+    assert part.facts["calls"] == [[1, 3, 64, -1]]
+    assert (part.facts["inputs"]["module_id"], part.facts["inputs"]["step_calls"]) == (0, 1)
+
+
+def test_without_a_training_the_calls_of_most_steps_show_the_batch() -> None:
+    shapes, part = InputShapes(), Part()
+    shapes.see(0, 1, (torch.zeros(2, 8),), {})
+    for step in range(2, 5):
+        with torch.inference_mode():
+            shapes.see(0, step, (torch.zeros(32, 8),), {})
+    shapes.drain(part)
+    assert part.facts["calls"] == [[2, 4, 32, -1]]
+
+
+def test_an_evaluation_inside_a_step_leaves_its_accumulated_batches_known() -> None:
+    shapes, part = InputShapes(), Part()
+    batches = [torch.zeros(8, 4), torch.zeros(8, 4)]
+    for step in range(1, 3):
+        for batch in batches:
+            shapes.see(0, step, (batch,), {})
+            shapes.backward_ended()
+            with torch.no_grad():
+                shapes.see(0, step, (torch.zeros(32, 4),), {})
+    shapes.drain(part)
+    assert part.facts["inputs"]["step_samples"] == 16
