@@ -103,6 +103,8 @@ class TensorObservations:
         self._rows: deque[Row] = deque()
         self._last: dict[tuple[int, int, int], int] = {}
         self._state_sizes: dict[int, int] = {}
+        self._stand_ins: dict[Any, tuple[int, int]] = {}
+        """Place in memory -> ids of name and module, of the tensors in the places of parameters in the newest call."""
         self._weights_seen = 0
         self._updated: dict[int, int] = {}
         self._partitions: set[int] = set()
@@ -147,6 +149,8 @@ class TensorObservations:
                 if (tensor := reference()) is not None and not issubclass(type(tensor), Parameter)
             ]
             self.see((Identity.WEIGHT if is_leaf(one[-1]) else Identity.HELD, *one) for one in found)
+            if found:
+                self._stand_ins = {place_in_memory(one[-1]): one[:2] for one in found}
 
     def see_gradients(self, *, of: Any = None, follow: bool = True) -> None:
         """Record the addresses of gradients: of all parameters, or of those that one optimizer updates.
@@ -202,9 +206,13 @@ class TensorObservations:
         return {id(p): (n, m) for r, n, m in self.registry.parameters if (p := r()) is not None}
 
     def owners_by_place(self) -> dict[Any, tuple[int, int]]:
-        """Return the place in memory of each registered parameter -> ids of its name and of its module."""
+        """Return the place in memory of each registered parameter -> ids of its name and of its module.
+
+        Also of the tensors that stood in for parameters in the newest call that had some.
+        """
         with without_overrides():
-            found = {place_in_memory(p): (n, m) for r, n, m in self.registry.parameters if (p := r()) is not None}
+            found = self._stand_ins.copy()
+            found |= {place_in_memory(p): (n, m) for r, n, m in self.registry.parameters if (p := r()) is not None}
         found.pop(None, None)
         return found
 
@@ -249,7 +257,7 @@ class TensorObservations:
 
     def see_inputs(self, module_id: int, *arguments: Any) -> None:
         """Record the addresses of the tensors that an outermost module was called with."""
-        self._note((Identity.INPUT, -1, module_id, tensor, None) for tensor in tensors_in(arguments))
+        self._note((Identity.INPUT, -1, module_id, innermost_tensor(tensor), None) for tensor in tensors_in(arguments))
 
     def see(self, observed: Iterable[ObservedTensor]) -> None:
         """Record the addresses of tensors that a framework of sharded training holds."""

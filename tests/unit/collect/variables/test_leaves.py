@@ -69,3 +69,37 @@ def test_what_the_program_puts_into_grad_is_a_gradient() -> None:
     assert [one.step for one in found.of("gradient") if one.bytes == master.nbytes] == [1, 2, 3]
     assert found.of("input", bytes=master.nbytes) == []
     assert len(found.of("optimizer_state", bytes=master.nbytes)) == 1
+
+
+def test_gradients_of_new_weights_in_each_step_are_of_the_parameters_that_they_stand_in_for() -> None:
+    net = nn.Sequential(nn.Linear(8, 5), nn.Linear(5, 3))
+
+    def loss(parameters: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        return functional_call(net, parameters, (x[None],)).square().mean()
+
+    def program(_: Any) -> None:
+        params = {name: one.detach() for name, one in net.named_parameters()}
+        for _step in range(3):
+            gradients = vmap(grad(loss), in_dims=(None, 0))(params, torch.randn(SAMPLES, 8))
+            params = {name: one - 0.1 * gradients[name].mean(0) for name, one in params.items()}
+
+    found = record_own(program)
+    sizes = {SAMPLES * 4 * one.numel(): name for name, one in net.named_parameters() if one.dim() == 2}
+    owners = [(sizes[one.bytes], one.name, one.module) for one in found.of("gradient") if one.bytes in sizes]
+    assert len(owners) == 6
+    assert set(owners) == {("0.weight", "0.weight", "0"), ("1.weight", "1.weight", "1")}
+
+
+def test_samples_of_a_vectorized_call_are_inputs() -> None:
+    net = nn.Linear(8, 5)
+
+    def program(_: Any) -> None:
+        for _step in range(3):
+            batch = torch.randn(SAMPLES, 8)
+            vmap(net)(batch).sum().backward()
+            net.zero_grad()
+
+    found = record_own(program)
+    assert [one.category for one in found.blocks if one.bytes == SAMPLES * 8 * 4 and one.name == "batch"] == [
+        "input"
+    ] * 3
