@@ -18,7 +18,12 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from gpuledger.collect.adapter.frames import frames_of_waiting_tasks, locals_of, program_frames
+from gpuledger.collect.adapter.frames import (
+    frames_of_other_threads,
+    frames_of_waiting_tasks,
+    locals_of,
+    program_frames,
+)
 from gpuledger.collect.adapter.program_objects import (
     attributes_of,
     class_name,
@@ -69,12 +74,15 @@ def outer_names_of(wanted: Sequence[object]) -> list[tuple[object, str]]:
 
     A function that is called with one of several objects has the same name for all of them. If a name is that of an
     element, as ``models[0]``, the other elements of the same class are returned, too. If one has no other name, all
-    in the same container are named as elements, although a function has a variable for one of them.
+    in the same container are named as elements, although a function has a variable for one of them. An object that
+    the functions of this thread have no name for has the one that those of another thread have.
     """
     ids, classes = {id(one) for one in wanted}, {id(type(one)) for one in wanted}
     others: dict[int, tuple[object, str]] = {}
     numbered: dict[int, str] = {}
     names = _search(_variables(of_loops=False, of_models=ids), ids, classes, others, numbered)
+    if len(names) < len(ids):
+        names |= _search(_variables_of_other_threads(), ids - names.keys())
     alone = {_container_of(name) for key, name in numbered.items() if names[key] == name}
     names |= {key: name for key, name in numbered.items() if _container_of(name) in alone}
     containers = {_container_of(name) for name in names.values() if name.endswith("]")}
@@ -187,6 +195,14 @@ def _variables(*, of_loops: bool, of_models: Set[int] = frozenset()) -> Iterator
         if not is_function:
             modules[id(frame.f_globals)] = {}
     yield from _global_variables(() if of_loops else modules.values())
+
+
+def _variables_of_other_threads() -> Iterator[_Place]:
+    for frame in frames_of_other_threads():
+        if _library_of(frame) not in sys.stdlib_module_names:
+            for name, value in locals_of(frame).items():
+                if name != "self" and not name.startswith("__"):
+                    yield name, True, value
 
 
 def _around(wanted: Set[int]) -> list[FrameType]:

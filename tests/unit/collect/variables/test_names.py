@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dis
 import gc
+import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -212,6 +213,32 @@ def test_in_a_thread_the_names_of_its_module_come_before_those_of_its_function()
 def test_in_a_thread_a_method_has_the_name_of_a_global_variable() -> None:
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(HOLDER.name).result() == ["HOLDER.inner"]
+
+
+def test_what_a_function_of_another_thread_holds_has_its_name() -> None:
+    """As the models of two trainings: each thread would name its own only, and the first one has no other then."""
+    theirs, mine = Thing(), Thing()
+    is_held, may_end = threading.Event(), threading.Event()
+
+    def train(model: Thing) -> None:
+        is_held.set()
+        may_end.wait()
+        del model
+
+    def search(first: weakref.ref[Thing], model: Thing) -> list[str]:
+        return [name for _, name in outer_names_of([first(), model, Thing()])]
+
+    first = weakref.ref(theirs)
+    with ThreadPoolExecutor(2) as pool:
+        pool.submit(train, theirs)
+        is_held.wait()
+        held = [theirs]
+        del theirs
+        try:
+            assert pool.submit(search, first, mine).result() == ["model", "model"]
+        finally:
+            may_end.set()
+    assert len(held) == 1
 
 
 class Called(Thing):
