@@ -290,6 +290,7 @@ class ModuleRegistry:
     def _add(self, module: nn.Module, path: str, parent: int, root_id: int) -> int:
         number, self._count = self._count, self._count + 1
         self._places.append((path, root_id))
+        kind = self.classes.add(module)  # before others can find the module by its id
         self._point(module, number)
         if attributes_of(module).get("batch_first") is False:
             self._with_sequence_first.add(root_id)
@@ -302,7 +303,7 @@ class ModuleRegistry:
         self._new_modules.append(
             {
                 "path": path,
-                "class_name": self.classes.add(module),
+                "class_name": kind,
                 "parent": parent,
                 "root": root_id,
                 "parameters": len(parameters_of(module)),

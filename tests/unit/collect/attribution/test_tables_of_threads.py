@@ -50,6 +50,22 @@ def in_threads(do: Callable[[int], None]) -> None:
     assert errors == []
 
 
+def test_a_module_can_be_written_as_soon_as_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread writes the journal when a module has an id, while it is being registered."""
+    registry, part = ModuleRegistry(), Part()
+    point = ModuleRegistry._point
+
+    def point_and_drain(self: ModuleRegistry, module: nn.Module, number: int) -> int:
+        point(self, module, number)
+        self.drain(part)
+        return number
+
+    monkeypatch.setattr(ModuleRegistry, "_point", point_and_drain)
+    registry.register(nn.Sequential(nn.Linear(1, 1), nn.ReLU()))
+    registry.drain(part)
+    assert [one["class_name"] for one in part.modules] == ["Sequential", "Linear", "ReLU"]
+
+
 def test_each_module_keeps_its_own_id_path_and_names() -> None:
     registry, part = ModuleRegistry(), Part()
     models = [
