@@ -1,7 +1,7 @@
 """Functions of torch, and of asyncio, that gpuledger observes. Each is looked up once.
 
 These are PyTorch's own functions, even if another tool has wrapped them: the wrapper calls them, so its calls are
-observed, too. Tested with torch 2.11 and torch 2.13.
+observed, too. Tested with torch 2.11 to 2.14.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable
-from types import FrameType
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 import torch
@@ -112,12 +112,33 @@ def backward() -> Callable[..., Any]:
 
 
 def is_in_function() -> bool:
-    """Return whether this thread is inside the ``forward`` of an ``autograd.Function``, which is an operator."""
+    """Return whether this thread is inside an ``autograd.Function`` that computes its result, which is an operator."""
     apply: Any = torch.autograd.Function.apply
+    written_in_python = getattr(apply, "__code__", None)  # before torch 2.14
+    inside = {id(written_in_python)} if written_in_python is not None else _codes_of_functions()
+    return _is_running(lambda code: id(code) in inside)
+
+
+def _is_running(is_wanted: Callable[[CodeType], bool]) -> bool:
+    """Return whether this thread is inside a function with wanted code."""
     frame: FrameType | None = sys._getframe()
-    while frame is not None and frame.f_code is not apply.__code__:
+    while frame is not None and not is_wanted(frame.f_code):
         frame = frame.f_back
     return frame is not None
+
+
+def _codes_of_functions() -> set[int]:
+    """Return the ``id`` of the code of every ``forward`` and ``setup_context`` of an ``autograd.Function``."""
+    codes, waiting = set[int](), [torch._C._FunctionBase]
+    while waiting:
+        kind = waiting.pop()
+        waiting += type.__subclasses__(kind)
+        for name in ("forward", "setup_context"):
+            method = vars(kind).get(name)
+            function = method.__func__ if type(method) is staticmethod else method
+            if type(function) is FunctionType:
+                codes.add(id(function.__code__))
+    return codes
 
 
 def grad() -> Callable[..., Any]:
@@ -170,12 +191,7 @@ def outermost_compiled_call() -> int | None:
 
 def is_inside_call() -> bool:
     """Return whether this thread is inside a call of a module, or inside backward."""
-    if torch_private.is_in_backward():
-        return True
-    frame: FrameType | None = sys._getframe()
-    while frame is not None and frame.f_code.co_qualname != _MODULE_CALLS:
-        frame = frame.f_back
-    return frame is not None
+    return torch_private.is_in_backward() or _is_running(lambda code: code.co_qualname == _MODULE_CALLS)
 
 
 def enter_autocast() -> Callable[..., Any]:
