@@ -92,6 +92,9 @@ class Recorder(Protocol):
     def place_of(self, tensor: Any) -> StoragePlace | None:
         """Return ``(device, address)`` of a tensor's storage; None if it has none, or none that is recorded."""
 
+    def known_place(self, tensor: Any) -> StoragePlace | None:
+        """Return what :meth:`place_of` returns. A tensor that the recorder does not know stays unknown."""
+
     def see_resized(self, tensors: Iterable[object]) -> None:
         """Record that the storages of tensors were resized without an operator."""
 

@@ -49,7 +49,7 @@ class CudaRecorder:
     """
 
     kind = "cuda-history"
-    place_of = staticmethod(storage_place)
+    place_of = known_place = staticmethod(storage_place)
 
     def __init__(self, stacks: StackTable, tags: TagTable, *, reads_programs: bool = False) -> None:
         self.set_token: Callable[[str], None] = torch_private.set_memory_metadata()

@@ -72,6 +72,7 @@ class DispatchRecorder:
     """
 
     kind = "dispatch"
+    known_place = staticmethod(storage_place)
 
     def __init__(
         self,

@@ -121,7 +121,7 @@ class MemoryWindow:
         )
         updates = WeightUpdates(self.observed, self.phases)
         self.observed.on_gradients = partial(updates.gradients_seen, registered=True)
-        self._held = HeldNames(self.observed)
+        self._held = HeldNames(self.observed, recorder.known_place)
         self._tracker.leaves = LooseLeaves(self.observed, updates, self._held)
         self._caches = Caches(self.observed)
         self._followed = FollowedOperators(updates, guard, steps.optimizers, self.objects.search)

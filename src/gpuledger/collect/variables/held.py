@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from gpuledger.collect.adapter.program_objects import (
     without_overrides,
 )
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
-from gpuledger.collect.attribution.tensor_observations import TensorObservations, storage_place
+from gpuledger.collect.attribution.tensor_observations import StoragePlace, TensorObservations
 from gpuledger.collect.variables.names import held_tensors
 from gpuledger.model.accounts import Identity
 
@@ -30,10 +30,12 @@ class HeldNames:
 
     Args:
         observed: Gets the names. One that knows a tensor as something else keeps that.
+        place_of: Returns ``(device_idx, address)`` of a tensor's storage.
     """
 
-    def __init__(self, observed: TensorObservations) -> None:
+    def __init__(self, observed: TensorObservations, place_of: Callable[[Any], StoragePlace | None]) -> None:
         self._observed = observed
+        self._place_of = place_of
         self._searches = 0
 
     def see(self) -> None:
@@ -50,7 +52,7 @@ class HeldNames:
                     continue
                 kind = Identity.HELD_OUTSIDE_GRAPHS if is_leaf(value) else Identity.HELD
                 for tensor in local_tensors(value):
-                    place = storage_place(tensor)
+                    place = self._place_of(tensor)
                     if place is not None:
                         observed.add_row(observed.row_of(kind, name_id, module_id, place))
 

@@ -85,16 +85,15 @@ def load_for_forks() -> Callable[..., dict[str, Any]]:
     return load_unwatched()
 
 
-def run_as_main(program: list[str]) -> None:
-    """Run a script, or ``-m`` and a module, with its arguments, as Python itself would."""
+def run_as_main(program: list[str]) -> dict[str, Any]:
+    """Run a script, or ``-m`` and a module, with its arguments, as Python itself would. Return its variables."""
     if program[0] == "-m":
         sys.argv = program[1:]
         sys.path[0] = ""
-        runpy.run_module(program[1], run_name="__main__", alter_sys=True)
-        return
+        return runpy.run_module(program[1], run_name="__main__", alter_sys=True)
     sys.argv = program
     sys.path[0] = str(Path(program[0]).resolve().parent)
-    runpy.run_path(program[0], run_name="__main__")
+    return runpy.run_path(program[0], run_name="__main__")
 
 
 def end_with_threads(status: int) -> NoReturn:

@@ -77,7 +77,7 @@ class ProgramChanges(Protocol):
 
 def follow(
     order: dict[str, Any],
-    program: Callable[[], None],
+    program: Callable[[], object],
     at_first_bytes: Callable[[], None] | None = None,
     changes: ProgramChanges | None = None,
 ) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def follow(
         order: The GPU, number of steps, allocator settings, assumption and the run's directory; for one rank of a job
             also ``ranks``: its rank, the number of ranks and the directory of messages. With ``memory_errors``, those
             that the program handles are raised.
-        program: Runs the program.
+        program: Runs the program. What it returns is kept until the program has ended.
         at_first_bytes: Called once, before the first GPU allocation.
         changes: Change the program; by default, it is followed unchanged.
     """
@@ -113,7 +113,7 @@ def follow(
         session.start()
         follow_temporary_files()
         with failed_threads.raising():
-            outcome = _run(program, failed_threads, rest, with_ranks=bool(ranks))
+            outcome = _run(program, device, failed_threads, rest, with_ranks=bool(ranks))
         if rest is not None and not rest.is_shortened and outcome["ended"] == "exit":
             plan.growth = None  # all steps were simulated
         outcome["hint"] = outcome.get("hint") or started.hint()
@@ -232,13 +232,20 @@ def _until_rest(count: Callable[..., None], rest: RestOfProgram | None) -> Calla
 
 
 def _run(
-    program: Callable[[], None], threads: FailedThreads, rest: RestOfProgram | None, *, with_ranks: bool
+    program: Callable[[], object],
+    device: SimulatedDevice,
+    threads: FailedThreads,
+    rest: RestOfProgram | None,
+    *,
+    with_ranks: bool,
 ) -> dict[str, Any]:
     """Run the program. Return how it ended, as JSON. An error in the rest of the program is a note."""
     try:
-        program()
+        _variables = program()
         threads.wait_for_others()
+        device.program_ended = True
     except BaseException as raised:
+        device.program_ended = True  # the traceback holds the variables of its functions until here
         error = failure_of(raised)
         if isinstance(error, StepsDone):
             return {"ended": "steps"}

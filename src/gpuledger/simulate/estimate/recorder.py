@@ -46,6 +46,8 @@ class SimulatedRecorder:
         address = self._device.address(tensor)
         return (DEVICE_IDX, address) if address else None
 
+    known_place = place_of
+
     def follow(self, operators: FollowsOperators) -> None:
         """Tell an object of every operator on the GPU and of the storages that are freed."""
         operators.address_of = self._device.address

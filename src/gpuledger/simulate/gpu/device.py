@@ -78,6 +78,8 @@ class SimulatedDevice:
         """What the threads of the program have; None if there is only one."""
         self.is_over = False
         """Whether the simulation has ended, so that other threads of the program end, too."""
+        self.program_ended = False
+        """Whether the program has ended. What it has then stays allocated, as in a process that ends."""
         self.pool: int | None = None
         """The stream that stands for the private pool of the CUDA graph that is captured."""
         self.operators: dict[str, int] = {}
@@ -285,6 +287,8 @@ class SimulatedDevice:
                 self._drop_now(key)
 
     def _drop_now(self, key: int) -> None:
+        if self.program_ended:
+            return
         known = self._live.pop(key, None)
         self.fusion.forget(key)
         if key in self._copied:

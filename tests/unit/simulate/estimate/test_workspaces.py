@@ -28,4 +28,5 @@ def test_a_workspace_outside_of_modules_is_one(tmp_path: Path) -> None:
     accounts = break_down(rank, find_peak(rank), by=("category",)).accounts
     found = {account.category: account.bytes for account in accounts}
     assert found["workspace"] == 32 * MIB
-    assert found["temporary"] == (32 + 1) * MIB + 256 * 256 * 4 + 256 * 8
+    assert found["other"] == (32 + 1) * MIB + 256 * 8
+    assert found["temporary"] == 256 * 256 * 4
