@@ -120,8 +120,7 @@ class OperatorMode(CompilerNeutralMode):
                 try:
                     if times is not None and times.is_on:
                         times.add(func, started_ns, ended_ns, sys._getframe().f_back)
-                    if self._recorder is not None:  # an error of gpuledger's has not ended the recording just now
-                        self._recorder.see(func, result, args)
+                    self._recorder.see(func, result, args)
                 except RecursionError:  # no room for the call at the recursion limit
                     self._guard.lacked_room = True
             elif self._until_next_try:
