@@ -146,6 +146,14 @@ def grad() -> Callable[..., Any]:
     return torchs_own(_GRAD)
 
 
+def end_of_timed() -> Callable[..., Any]:
+    """Return what runs after each block that PyTorch times, such as an optimizer's step.
+
+    Its parameters are those of ``__exit__``, the second one of which is an exception.
+    """
+    return torchs_own(_END_OF_TIMED)
+
+
 def cuda_graph() -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
     """Return the functions that begin and end the capture of a CUDA graph, and that replay it, each with its graph.
 
@@ -223,14 +231,6 @@ def set_memory_tags() -> Callable[..., Any] | None:
 def optimizer_init() -> Callable[..., Any]:
     """Return ``torch.optim.Optimizer.__init__``, which the constructor of each optimizer calls."""
     return torchs_own(_OPTIMIZER_INIT)
-
-
-def end_of_timed() -> Callable[..., Any]:
-    """Return what runs after each block that PyTorch times, such as an optimizer's step.
-
-    Its parameters are those of ``__exit__``, the second one of which is an exception.
-    """
-    return torchs_own(_END_OF_TIMED)
 
 
 def is_tracing() -> bool:
