@@ -58,23 +58,6 @@ except BaseException:
 """
 """Template of an observed function's body. At the recursion limit the observer is skipped and the program continues."""
 
-_FAILING = f"""
-if torch.compiler.{TRACED}():
-    BODY
-try:
-    OBSERVED_BODY
-except BaseException:
-    try:
-        {_OBSERVER!r}.failed()
-    except RecursionError:
-        pass
-    except BaseException as _gpuledger_error:
-        if not {_OBSERVER!r}.absorbs(_gpuledger_error):
-            raise
-    raise
-"""
-"""Template of the body while all observers only want to know when the function raises."""
-
 _LEAVE = f"""
 _gpuledger_result = None
 if _gpuledger_token is not None:
@@ -150,14 +133,13 @@ class _Site:
         self._function = function
         self._plain = self._current = function.__code__
         self.observers = Observers()
-        self._observed = self._with_observers(_OBSERVED)
-        self._failing: CodeType | None = None
+        self._observed = _with_observer(_compile_observed(function), self.observers)
         self._compiled_before = True
 
     @property
     def keeps_observed_code(self) -> bool:
         """Return whether the observed code stays without an observer. The program's first code was compiled with it."""
-        is_observed = self._function.__code__ is self._current is self._observed
+        is_observed = self._function.__code__ is self._current is not self._plain
         return is_observed and not self._compiled_before and dynamo.compiled_frames() > 0
 
     def change(self, chosen: Callable[[list[Observer]], list[Observer]]) -> None:
@@ -175,30 +157,14 @@ class _Site:
         observers = chosen(self.observers.installed)
         if not (observers or self.observers.installed):  # an observer was removed twice
             return
-        code = self._wanted_by(observers)
-        if self._current is self._plain or code is self._observed is not self._current:
+        code = self._observed
+        if self._current is self._plain:
             self._compiled_before = dynamo.compiled_frames() > 0
-        elif dynamo.compiled_frames() and not self._compiled_before:
-            code = self._current
+        elif not observers and (self._compiled_before or not dynamo.compiled_frames()):
+            code = self._plain
         dynamo.skip_as(self._current, code)
         # in one statement, in which no other thread and no signal handler runs
         self.observers.installed, self._current, self._function.__code__ = observers, code, code
-
-    def _wanted_by(self, observers: list[Observer]) -> CodeType:
-        if not observers:
-            return self._plain
-        if not all(observer.only_fails for observer in observers):
-            return self._observed
-        if self._failing is None:
-            self._failing = self._with_observers(_FAILING)
-        return self._failing
-
-    def _with_observers(self, template: str) -> CodeType:
-        """Return the plain code inside a template. The function can have other code now."""
-        function = self._function
-        plain = FunctionType(self._plain, function.__globals__, function.__name__, None, function.__closure__)
-        plain.__module__ = function.__module__
-        return _with_observer(_compile_observed(plain, template), self.observers)
 
 
 _sites: dict[FunctionType, _Site] = {}
@@ -233,8 +199,8 @@ def is_observed_for_good(function: Callable[..., Any]) -> bool:
 # -- compiling ------------------------------------------------------------------------------------------------------
 
 
-def _compile_observed(function: FunctionType, template: str) -> CodeType:
-    """Return the function's code inside a template, before the observer constant is replaced."""
+def _compile_observed(function: FunctionType) -> CodeType:
+    """Return the function's code with the observer calls, before the observer constant is replaced."""
     plain = function.__code__
     if set(plain.co_freevars) - {"__class__"}:
         raise CannotInstrumentError(f"{function.__qualname__} has variables of a function around it")
@@ -242,7 +208,7 @@ def _compile_observed(function: FunctionType, template: str) -> CodeType:
     (tree, definition), (_, again) = _parse(function, source), _parse(function, source)
     if not _same(_compiled(tree, plain), plain):
         raise CannotInstrumentError(f"{plain.co_filename}: line {plain.co_firstlineno} is not what was compiled")
-    _observe(definition, again.body, template, has_torch="torch" in function.__globals__)
+    _observe(definition, again.body, has_torch="torch" in function.__globals__)
     observed = _compiled(tree, plain)
     if observed.co_freevars != plain.co_freevars or _signature(observed) != _signature(plain):
         raise CannotInstrumentError(f"{function.__qualname__} changed its signature")
@@ -336,7 +302,7 @@ def _signature(code: CodeType) -> tuple[int, ...]:
     return code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags
 
 
-def _observe(function: ast.FunctionDef, again: list[ast.stmt], template: str, *, has_torch: bool) -> None:
+def _observe(function: ast.FunctionDef, again: list[ast.stmt], *, has_torch: bool) -> None:
     """Wrap a function's body in observer calls; ``again`` is its body once more, for the calls that are observed."""
     documented = isinstance(function.body[0], ast.Expr) and isinstance(function.body[0].value, ast.Constant)
     head, body = function.body[:documented], function.body[documented:]
@@ -344,16 +310,13 @@ def _observe(function: ast.FunctionDef, again: list[ast.stmt], template: str, *,
         raise CannotInstrumentError(f"{function.name} does nothing")
     returned = [node for node in ast.walk(function) if isinstance(node, ast.Return) and node.value is not None]
     place: ast.AST = cast("ast.AST", returned[-1].value) if returned else body[-1]
-    gate, *entering, observing = (cast("Any", statement) for statement in _at(ast.parse(template), place).body)
+    observed = _at(ast.parse(_OBSERVED), place).body
+    gate, entering, observing = (cast("Any", statement) for statement in observed)
     gate.body = body
-    for one in entering:
-        one.body[0].value.args = [
-            ast.copy_location(ast.Name(name, ast.Load()), place) for name in _parameters(function.args)
-        ]
-    observing.body = again[documented:]
-    if entering:
-        observing.body = [*_leaving(observing.body, place), *_leave(None, place)]
-    function.body = [*head, *([gate] if has_torch else []), *entering, observing]
+    call = entering.body[0].value
+    call.args = [ast.copy_location(ast.Name(name, ast.Load()), place) for name in _parameters(function.args)]
+    observing.body = [*_leaving(again[documented:], place), *_leave(None, place)]
+    function.body = [*head, *([gate] if has_torch else []), entering, observing]
 
 
 def _parameters(arguments: ast.arguments) -> list[str]:

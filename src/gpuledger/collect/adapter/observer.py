@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -31,11 +30,9 @@ class Observer:
         absorbs: Handles an exception of any of these, for example
             :meth:`gpuledger.collect.adapter.guard.Guard.absorbs`.
         hands_over: Whether ``enter`` can install other observers that must see the current call.
-        only_fails: Whether nothing but ``fail`` matters. While all observers of a function are such, a call costs
-            almost nothing, and ``enter`` and ``leave`` are not called.
     """
 
-    __slots__ = ("absorbs", "enter", "fail", "hands_over", "leave", "only_fails")
+    __slots__ = ("absorbs", "enter", "fail", "hands_over", "leave")
 
     def __init__(
         self,
@@ -45,14 +42,12 @@ class Observer:
         *,
         absorbs: Absorbs = absorbs_nothing,
         hands_over: bool = False,
-        only_fails: bool = False,
     ) -> None:
         self.absorbs = absorbs
         self.enter = enter
         self.leave = leave
         self.fail = fail
         self.hands_over = hands_over
-        self.only_fails = only_fails
 
 
 class Observers(Observer):
@@ -96,10 +91,6 @@ class Observers(Observer):
             observer, token = entered.pop()
             _ask(observer, observer.fail, token)
 
-    def failed(self) -> None:
-        """Call ``fail`` of the observers without others: the function raises, and no observer has entered its call."""
-        self._fail([(observer, True) for observer in self.installed if observer.only_fails])
-
     def _absorbs(self, error: BaseException, entered: Sequence[tuple[Observer, Any]] = ()) -> bool:
         """Return whether the outermost observer absorbs an error of this class's own.
 
@@ -126,14 +117,3 @@ def _ask(observer: Observer, part: Callable[..., Any], *arguments: Any) -> Any:
         if not observer.absorbs(error):
             raise
         return None
-
-
-def fails_only(fail: Callable[[BaseException], None], absorbs: Absorbs) -> Observer:
-    """Return an observer that calls ``fail`` with each exception that leaves the function."""
-
-    def failed(_: Any) -> None:
-        error = sys.exception()
-        if error is not None:
-            fail(error)
-
-    return Observer(lambda *_: True, fail=failed, absorbs=absorbs, only_fails=True)

@@ -30,7 +30,6 @@ _REGISTER_BUFFER: Callable[..., Any] = nn.Module.register_buffer
 _RESTORE: Callable[..., Any] = nn.Module.__setstate__
 _BACKWARD: Callable[..., Any] = torch.autograd.backward
 _GRAD: Callable[..., Any] = torch.autograd.grad
-_END_OF_TIMED: Callable[..., Any] = torch.autograd.profiler.record_function.__exit__
 _OPTIMIZER_INIT: Callable[..., Any] = torch.optim.Optimizer.__init__
 _ENTER_AUTOCAST: Callable[..., Any] = torch.amp.autocast_mode.autocast.__enter__
 _RECORD_MEMORY_HISTORY: Callable[..., Any] = torch.cuda.memory._record_memory_history
@@ -144,14 +143,6 @@ def _codes_of_functions() -> set[int]:
 def grad() -> Callable[..., Any]:
     """Return ``torch.autograd.grad``; its first parameter is ``outputs``."""
     return torchs_own(_GRAD)
-
-
-def end_of_timed() -> Callable[..., Any]:
-    """Return what runs after each block that PyTorch times, such as an optimizer's step.
-
-    Its parameters are those of ``__exit__``, the second one of which is an exception.
-    """
-    return torchs_own(_END_OF_TIMED)
 
 
 def cuda_graph() -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:

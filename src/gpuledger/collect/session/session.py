@@ -191,7 +191,7 @@ class Session:
     def _take_out(self) -> None:
         window = [] if self.window is None else [self.window.take_out]
         marked_steps.stop_listening(self.mark_step)
-        watches = [self._outside_backward.remove, self._recorders.stop_watching, self.memory_errors.remove]
+        watches = [self._outside_backward.remove, self._recorders.stop_watching]
         watches += [] if self.flight is None else [self.flight.take_out]
         take_out_all([*window, self.graphs.remove, self._later.take_out, self.calls.stop, self.steps.remove, *watches])
 

@@ -16,7 +16,7 @@ from observing import Seen, observed, traceback_of
 
 from gpuledger.collect.adapter import dynamo, instrument
 from gpuledger.collect.adapter.instrument import CannotInstrumentError, Observation
-from gpuledger.collect.adapter.observer import Observer, fails_only
+from gpuledger.collect.adapter.observer import Observer
 
 pytestmark = pytest.mark.torch
 
@@ -335,8 +335,8 @@ def test_a_function_that_somebody_else_changes_stays_theirs() -> None:
 def test_two_threads_that_observe_a_function_first_share_its_site(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compiling takes long enough for the other thread to come in between."""
 
-    def slowly(function: Any, template: str, compile_observed: Any = instrument._compile_observed) -> Any:
-        made = compile_observed(function, template)
+    def slowly(function: Any, compile_observed: Any = instrument._compile_observed) -> Any:
+        made = compile_observed(function)
         time.sleep(0.05)
         return made
 
@@ -365,58 +365,6 @@ def test_the_observed_code_is_one_object_whoever_observes() -> None:
         with observed(functions.everything, *observers):
             codes.add(functions.everything.__code__)
     assert len(codes) == 1
-
-
-def test_an_observer_of_exceptions_alone_sees_each_one_and_nothing_else() -> None:
-    errors: list[BaseException] = []
-    bare, plain = traceback_of(functions.raises, 1), functions.raises.__code__
-    alone = fails_only(errors.append, lambda _: False)
-    with observed(functions.raises, alone):
-        assert traceback_of(functions.raises, 1) == bare
-        failing = functions.raises.__code__
-        with observed(functions.raises, Seen().observer):
-            assert functions.raises.__code__ is not failing
-            assert traceback_of(functions.raises, 1) == bare
-        assert functions.raises.__code__ is failing
-    assert functions.raises.__code__ is plain
-    assert len(errors) == 2
-    with observed(functions.everything, alone):
-        functions.everything(1, 2)
-    assert len(errors) == 2
-
-
-def test_an_observer_that_comes_during_a_call_is_not_told_of_its_exception() -> None:
-    seen = Seen()
-    errors: list[BaseException] = []
-    late: list[Observation] = []
-
-    class Installing:
-        def __truediv__(self, _: object) -> int:
-            late.append(Observation(functions.raises, seen.observer))
-            raise ValueError
-
-    with observed(functions.raises, fails_only(errors.append, lambda _: False)):
-        with pytest.raises(ValueError):  # noqa: PT011
-            functions.raises(Installing())
-        late[0].remove()
-    assert (seen.calls, len(errors)) == ([], 1)
-
-
-@pytest.mark.parametrize("compiled_before", [False, True])
-def test_code_for_exceptions_stays_if_the_first_compiled_code_can_depend_on_it(
-    monkeypatch: pytest.MonkeyPatch, compiled_before: bool
-) -> None:
-    function, plain = functions.returns_nothing, functions.returns_nothing.__code__
-    monkeypatch.setattr(dynamo, "compiled_frames", lambda: int(compiled_before))
-    with observed(function, fails_only(lambda _: None, lambda _: False)):
-        failing = function.__code__
-        monkeypatch.setattr(dynamo, "compiled_frames", lambda: 1)
-    assert function.__code__ is (plain if compiled_before else failing) is not (failing if compiled_before else plain)
-    assert not instrument.is_observed_for_good(function)
-    monkeypatch.setattr(dynamo, "compiled_frames", lambda: 0)
-    with observed(function, Seen().observer):
-        assert function.__code__ not in (plain, failing)
-    assert function.__code__ is plain
 
 
 @pytest.mark.parametrize("compiled_before", [False, True])
