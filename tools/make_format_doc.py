@@ -136,7 +136,6 @@ JOURNAL_ROWS = {
     "process_samples": "memory of one process on the GPU",
     "steps": "a step",
     "activities": "an event of the timing measurement, from PyTorch's profiler",
-    "operators": "one operator in the recorded steps of a program on a CPU; names in the fact `timed_operators`",
     "captures": "an operator in the capture of a CUDA graph, or a launch into the graph",
     "sensors": "a sample of the GPU's slower sensors, at the time of a row of samples",
     "windows": "an energy window",

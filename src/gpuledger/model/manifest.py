@@ -212,8 +212,7 @@ class RecordedFacts(JsonObject):
     """The fields that a journal's facts and a rank's manifest share.
 
     ``processes_known`` is False if the driver's process ids are not those of this machine. ``time_steps`` are the first
-    and the last profiled step. Without one, ``recorded_time_steps`` are the recorded steps whose operators were timed.
-    ``calls`` are rows of module, step, batch size and sequence length.
+    and the last profiled step. ``calls`` are rows of module, step, batch size and sequence length.
     ``compiled_unread`` says, by file, why generated code could not be divided among its modules. ``graph_pools`` is
     None in runs of versions without it. ``has_all_steps`` is False if nothing counted the steps until the
     program ended, so that it can have taken more than ``steps_seen``. ``exit_began_ns`` is when the process began to
@@ -256,7 +255,6 @@ class RecordedFacts(JsonObject):
     compilation: Compilation | None = None
     graph_pools: tuple[GraphPoolFacts, ...] | None = None
     time_steps: tuple[int, int] | None = None
-    recorded_time_steps: tuple[int, int] | None = None
     cpu_wait_frac: float | None = None
     kernels_alone: KernelsAlone | None = None
     times_of_all_threads: bool = False

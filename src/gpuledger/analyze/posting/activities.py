@@ -154,10 +154,10 @@ def own_spans(journal: Journal) -> OwnedSpans | None:
     captured = match_captures(captures, like, owners.parent)[like]
     placed, at, is_owned, operator, owner = _launchers_of(owners, launch, captured)
     start = table["start_ns"][chosen]
-    step = steps_at(journal, np.where(placed, table["start_ns"][at], table["start_ns"][like]))
+    step = _steps_at(journal, np.where(placed, table["start_ns"][at], table["start_ns"][like]))
     parent = measured_parents(owners.parent, measured_count)
     in_backward = owners.phase[:measured_count] == int(Phase.BACKWARD)
-    lines = place_lines(own, words, parent, in_backward, steps_at(journal, own["start_ns"]), pattern_ns)
+    lines = place_lines(own, words, parent, in_backward, _steps_at(journal, own["start_ns"]), pattern_ns)
     return OwnedSpans(
         kind=_kinds_of(table, chosen, words),
         device_idx=table["device_idx"][chosen].astype(np.int64),
@@ -360,7 +360,7 @@ class _Walk:
             self._made[lane, sequence] = now.module_id, self._scopes.at_work(lane) if again else NONE
 
 
-def steps_at(journal: Journal, at_ns: I64) -> I64:
+def _steps_at(journal: Journal, at_ns: I64) -> I64:
     """Return the number of the step at each time; 0 outside all steps."""
     steps = journal.tables["steps"]
     order = np.argsort(steps["start_ns"], kind="stable")

@@ -53,12 +53,10 @@ class StepParts:
 def step_parts(rank: Rank, device_idx: int | None = None) -> StepParts | None:
     """Return the parts of one step; None without a timing measurement, or without an unprofiled step.
 
-    It is also None if only recorded steps were timed: most of the rest of such a step is that of the recorder.
-
     Source: Kineto (CUPTI on a GPU) for the parts; the host clock's unprofiled steps for the whole.
     """
     work, steps = read_work(rank, device_idx), step_times(rank)
-    if work is None or not steps.median_ns or rank.manifest.recorded_time_steps is not None:
+    if work is None or not steps.median_ns:
         return None
     parts = _own_ns(work)
     busy_ns = sum(parts.values())

@@ -88,10 +88,10 @@ class MemoryWindow:
         begins_late: bool,
         guard: Guard,
     ) -> None:
-        self._tags, self._registry, self._stacks = tables
+        tags, self._registry, self._stacks = tables
         self.recorder = recorder
         self.is_open = self.was_opened = False
-        self.phases = Phases(recorder.set_token, self._tags)
+        self.phases = Phases(recorder.set_token, tags)
         self.observed = TensorObservations(self._registry, recorder.counts, recorder.place_of, names_of)
         self.inputs = InputShapes(
             self._registry.may_have_sequence_first,
@@ -216,7 +216,7 @@ class MemoryWindow:
         started_ns = time.time_ns()
         self.take_out()
         if self._times is not None:
-            self._times.write(self._journal, self._tags)
+            self._times.write(self._journal)
         if not self.objects.were_searched:
             self.objects.look_for(LiveObjects())
         self.objects.see_again()
@@ -264,8 +264,6 @@ class MemoryWindow:
         """End the recording after the last selected step; before that, drain if needed. Return whether it has ended."""
         self._awaits_call = False
         self._has_steps()
-        if self._times is not None:
-            self._times.step_ended()
         self.read_counters("step_end")
         self._held.see()
         if not self.objects.were_searched:
@@ -291,13 +289,14 @@ class MemoryWindow:
         if self._compiled is not None:
             self._compiled.with_stacks = True
         time_operators = getattr(self.recorder, "time_operators", None)
-        if time_operators is not None and "time" in self._settings.passes:
+        if time_operators is not None and not self._steps.seen and "time" in self._settings.passes:
             self._times = time_operators()
 
     def _has_steps(self) -> None:
         """Record that the program has steps, or what can be one. Their time is measured after the recorded ones."""
         if self._times is not None:
-            self._times.expect_steps()
+            self._times.drop()
+            self._times = None
         if self._limit is not None and self.is_open:
             self._limit.steps_begin()
         self.on_steps()
