@@ -97,7 +97,8 @@ def find_owners(
     fate = _fates(_pick(tags.visit, at, before, -1), tags.visit, lives, _step_ends(journal, device_idx, index_of))
     fate[(phase == Phase.FORWARD) & freed_by_failure(action, lives)] = FATES.index("later")
     sized = np.isin(lives.requested_bytes, journal.facts.get("workspace_bytes") or [])
-    is_known = sized & np.isin(lives.address, journal.facts.get("workspace_addresses") or [])
+    addresses = journal.facts.get("workspace_addresses")  # of all of them, from a simulated GPU
+    is_known = sized & np.isin(lives.address, addresses or [])
     fate[is_known & (fate == FATES.index("alive"))] = FATES.index("kept")
     phase = _without_lasting_data(phase, fate, (module_id < 0) & seen.outside_graphs & (step <= 1))
     freed_in = _when_freed(tags.phase.astype(np.int64), lives)
@@ -108,8 +109,9 @@ def find_owners(
         recomputed=(flags & TagFlag.RECOMPUTED) != 0,
         communicating=(flags & TagFlag.COMMUNICATION) != 0,
         reducing=(flags & TagFlag.REDUCE_SCATTER) != 0,
-        workspace_sized=sized
-        & (is_known | np.isin(phase, _AT_WORK) | ((seen.name_id < 0) & _follows_a_result(stacks, born))),
+        workspace_sized=is_known
+        if addresses is not None
+        else sized & (np.isin(phase, _AT_WORK) | ((seen.name_id < 0) & _follows_a_result(stacks, born))),
         same_module=_when_freed(tags.module_id, lives) == module_id,
         freed_in_backward=freed_in == Phase.BACKWARD,
         of_update=seen.of_update,
