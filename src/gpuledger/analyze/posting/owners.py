@@ -86,11 +86,11 @@ def find_owners(
         action: Action of each of its events.
     """
     born = lives.alloc_index
-    before = born < 0
-    at = np.maximum(born, 0)
+    before, at = born < 0, np.maximum(born, 0)
     phase = _pick(tags.phase.astype(np.int64), at, before, int(Phase.SETUP)).astype(np.int8)
     module_id = _pick(tags.module_id, at, before, -1)
-    step, flags = (_pick(one, at, before, 0) for one in (tags.step, tags.flags))
+    flags = _pick(tags.flags, at, before, 0)
+    step = _pick(tags.step, at, before, 0)
     stacks = _stacks(journal, tags, stack_id)
     stack = _pick(stacks, at, before, -1)
     seen = _identities(journal, device_idx, index_of, lives, phase, module_id)
