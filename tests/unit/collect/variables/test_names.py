@@ -264,8 +264,11 @@ def test_nothing_is_kept() -> None:
     gc.collect()
     gc.disable()
     try:
-        reference, count = named_and_left()
-        assert (reference(), count) == (None, 1)
-        assert gc.collect() == 0
+        left = []
+        for _ in range(3):  # what other tests have left behind can become garbage meanwhile, but not each time
+            reference, count = named_and_left()
+            assert (reference(), count) == (None, 1)
+            left.append(gc.collect())
+        assert min(left) == 0
     finally:
         gc.enable()
