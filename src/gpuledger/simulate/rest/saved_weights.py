@@ -96,9 +96,8 @@ def _save(
         return save(tensors, metadata)
     beginning, size_bytes = _content(tensors, types, metadata or {})
     made = bytes(size_bytes)
-    ctypes.memmove(
-        ctypes.c_char_p(made), beginning, len(beginning)
-    )  # nobody else has it yet, and a sum would write all zeros
+    # Nobody else has the bytes yet. ``beginning + made`` would write all zeros.
+    ctypes.memmove(ctypes.c_char_p(made), beginning, len(beginning))
     return made
 
 
