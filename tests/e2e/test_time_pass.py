@@ -206,8 +206,8 @@ def test_modules_that_other_threads_call_have_times(program: str, phases: set[st
 
 
 def test_modules_that_busy_threads_call_have_times(tmp_path: Path) -> None:
-    """About one recording in five has the times without their modules."""
-    tries = (tmp_path / str(number) for number in range(6))
+    """A few recordings in a hundred have the times without their modules."""
+    tries = (tmp_path / str(number) for number in range(3))
     assert any(("0", "evaluation") in placed_times(directory, BUSY) for directory in tries)
 
 

@@ -21,14 +21,28 @@ class CallRanges:
 
         The inner list with the range is emptied when the call ends.
         """
+        self._outermost: list[list[Any]] = []
+        """Ranges of the calls of outermost modules."""
 
-    def opened(self, name: str) -> list[Any]:
-        """Return a list with a range that has just been opened. The list is emptied when the range ends."""
+    def opened(self, name: str, *, is_outermost: bool = False) -> list[Any]:
+        """Return a list with a range that has just been opened. The list is emptied when the range ends.
+
+        Args:
+            name: The name of the range.
+            is_outermost: Whether it is of a call of an outermost module.
+        """
         opened = torch_private.open_range(name)
         opened.__enter__()
         held = [opened]
         self._ranges.append((threading.get_ident(), held))
+        if is_outermost:
+            self._outermost.append(held)
         return held
+
+    @property
+    def has_whole_call(self) -> bool:
+        """Return whether a call of an outermost module has begun and ended."""
+        return any(not held for held in self._outermost)
 
     @staticmethod
     def leave(opened: list[Any], _result: Any) -> None:
@@ -61,6 +75,7 @@ class CallRanges:
     def end_all(self) -> None:
         """Close the ranges of calls in progress in this thread. Kineto prints warnings about open ranges."""
         self._optimizer_ranges.clear()
+        self._outermost.clear()
         thread = threading.get_ident()
         while self._ranges:
             made_in, held = self._ranges.pop()

@@ -182,7 +182,7 @@ class LaterPasses:
 
     def _end_profiled_step(self) -> bool:
         """Record the end of a profiled step. Return whether the timing measurement has ended."""
-        if not self._time_pass.is_of_this_thread:
+        if not self._time_pass.is_of_this_thread or self._time_pass.awaits_call(self._steps.seen - self._last_step):
             self._others_step = True
             return False
         if self._steps.seen < self._last_step or energy_cards.is_capturing() or torch_private.is_in_backward():

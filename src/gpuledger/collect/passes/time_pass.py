@@ -147,6 +147,15 @@ class TimePass:
         """Return whether operators of all threads are recorded."""
         return self._profiler is not None and self._profiler.has_all_threads
 
+    def awaits_call(self, steps_beyond: int) -> bool:
+        """Return whether a profile of all threads has no whole call yet. A held thread can end a step before its call.
+
+        Args:
+            steps_beyond: Number of steps after the last one that is wanted; below 0 before it.
+        """
+        is_bounded = 0 <= steps_beyond < threading.active_count()
+        return is_bounded and self.has_all_threads and not self._ranges.has_whole_call
+
     def begin(self) -> None:
         """Start the profiler and install the ranges, while the program is paused."""
         started_ns = time.time_ns()
@@ -348,7 +357,8 @@ class TimePass:
                 number = self._registry.register(module)
                 self._texts[number] = f"{MODULE_RANGE}{number}"
             text = self._texts[number]
-            return self._ranges.opened(text if torch.is_grad_enabled() else text + NO_GRAD)
+            name = text if torch.is_grad_enabled() else text + NO_GRAD
+            return self._ranges.opened(name, is_outermost=not self._registry.path_of(number))
         except RecursionError:
             return None
         except BaseException as error:

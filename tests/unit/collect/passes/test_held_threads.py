@@ -287,3 +287,27 @@ def test_the_timing_measurement_waits_for_other_threads_a_few_times(
     monkeypatch.setattr(held_threads, "do_others_compute", lambda _waiting: True)
     assert time_pass.end(keep=False) is compute  # one of the calling thread alone can always be stopped there
     assert time_pass.end(keep=False, at_once=True)
+
+
+def test_a_profile_of_all_threads_awaits_one_whole_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each thread that was held at its call ends a step before it, and three of them would be the whole profile."""
+    monkeypatch.setattr(kineto, "_of_all_threads", [])
+    monkeypatch.setattr(ModuleRegistry, "runs_in_other_threads", lambda _registry: True)
+    journal, registry = RankJournal(lambda: tmp_path, []), ModuleRegistry()
+    time_pass = TimePass(journal, registry, GUARD, lambda: None, HeldThreads(journal, set(), GUARD.absorbs))
+    assert not time_pass.awaits_call(0)
+    with time_pass.starting():
+        time_pass.begin()
+    try:
+        assert time_pass.has_all_threads
+        assert not time_pass.awaits_call(-1)
+        assert time_pass.awaits_call(0)
+        assert not time_pass.awaits_call(threading.active_count())
+        model = nn.Sequential(nn.Linear(2, 2))
+        registry.register(model)
+        model[0](torch.ones(2))
+        assert time_pass.awaits_call(0)  # a thread can be held in the middle of the model
+        model(torch.ones(2))
+        assert not time_pass.awaits_call(0)
+    finally:
+        assert time_pass.end(keep=False)
