@@ -4,10 +4,11 @@ Usage: python bench/operators/neusight.py --data FOLDER --out bench/operators/re
 
 FOLDER has ``ops.csv.gz`` and ``e2e.csv``. Nothing is measured here. The database is that of an H200; no GPU and no
 model of these files is in it. The float32 rates of :mod:`gpuledger.ops.predict.sustained` were chosen with the V100,
-A100, L4 and T4 of these files in sight. So ``one_gpu_left_out`` predicts each of them with the rates of the others:
-V100 and A100 with the share of the peak that the other one reaches, L4 and T4 without a limit by power. The H100 has
-the same figures in both. The authors repeated each operator, so its inputs are predicted as in the cache; those of
-whole models are not. Operators below 20 µs are left out of the table, because those times are launches.
+A100, L4, T4 and P100 of these files in sight. So ``one_gpu_left_out`` predicts each of them with the rates of the
+others: V100 and A100 with the share of the peak that the other one reaches, L4, T4 and P100 without a limit by power.
+The H100 and the P4 have the same figures in both. The authors repeated each operator, so its inputs are predicted as in
+the cache; those of whole models are not. Operators below 20 µs are left out of the table, because those times are
+launches.
 """
 
 from __future__ import annotations
@@ -42,8 +43,10 @@ DATABASE = Path(__file__).resolve().parents[2] / "tests" / "data" / "h200" / "op
 CARDS = {
     "NVIDIA_H100_80GB_HBM3": "h100-80gb", "NVIDIA_A100-PCIE-40GB": "a100-40gb", "NVIDIA_A100_80GB_PCIe": "a100-80gb",
     "NVIDIA_A100-SXM4-40GB": "a100-40gb", "Tesla_V100-PCIE-32GB": "v100-32gb", "NVIDIA_L4": "l4", "Tesla_T4": "t4",
-    "NVIDIA_T4": "t4",
+    "NVIDIA_T4": "t4", "Tesla_P100-PCIE-16GB": "p100", "Tesla_P4": "p4",
 }  # fmt: skip
+LEARNED_FROM = ("NVIDIA_A100-PCIE-40GB", "Tesla_V100-PCIE-32GB", "NVIDIA_L4", "Tesla_T4", "Tesla_P100-PCIE-16GB")
+"""GPUs whose measurements the float32 rates were chosen with."""
 LEAST_NS = 20_000.0
 FLAGS = {"autocast": None, "tf32": False, "grad": False}
 LAYER = (".h.0", "layer.0", "layers.0")
@@ -61,13 +64,17 @@ Where = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Timed:
-    """One operator in one direction, with what it launches, and how often the whole model has it."""
+    """One operator in one direction, with what it launches, and how often the whole model has it.
+
+    ``keys_alone`` is what it launches when it is measured alone.
+    """
 
     kind: str
     direction: str
     measured_ns: float
     keys: tuple[OperatorKey, ...]
     repeats: int
+    keys_alone: tuple[OperatorKey, ...]
 
 
 def tensor(shape: Sequence[int], dtype: str = "float32", stride: Sequence[int] | None = None) -> dict[str, Any]:
@@ -136,6 +143,19 @@ def dropout(row: Row, out: list[int]) -> tuple[list[OperatorKey], list[OperatorK
         return [], []
     backward = call("native_dropout_backward", tensor(out), tensor(out, "bool"), 1.1)
     return [call("native_dropout", tensor(out), 0.1, True)], [backward]
+
+
+def dropout_backward_alone(out: list[int]) -> list[OperatorKey]:
+    """Return what the backward of dropout launches alone: called with gradients on, unlike in ``backward()``.
+
+    Then it is differentiable again, so the mask becomes float32 and is scaled, before the product.
+    """
+    whole = tensor(out)
+    return [
+        call("_to_copy", tensor(out, "bool"), {"kwargs": {"dtype": {"torch": "float32"}}}),
+        call("mul", whole, 1.1, overload="Scalar"),
+        call("mul", whole, whole, overload="Tensor"),
+    ]
 
 
 def unary(name: str, backward: str) -> Callable[[list[int]], tuple[list[OperatorKey], list[OperatorKey]]]:
@@ -248,7 +268,9 @@ def read_timed(folder: Path, wholes: Mapping[Where, Row]) -> dict[Where, list[Ti
             for name, column, keys in zip(DIRECTIONS, ("fw_ms", "bw_ms"), directions, strict=True):
                 measured_ns = float(row[column] or 0) * 1e6
                 if keys and measured_ns > 0:
-                    found[where].append(Timed(kind, name, measured_ns, tuple(keys), repeats))
+                    is_other = (kind, name) == ("dropout", "backward")
+                    alone = dropout_backward_alone(json.loads(row["out_shape"])) if is_other else keys
+                    found[where].append(Timed(kind, name, measured_ns, tuple(keys), repeats, tuple(alone)))
     return {where: rows for where, rows in found.items() if rows}
 
 
@@ -283,6 +305,8 @@ class Predictions:
     def _roof_without(self, card: str) -> Roof:
         listed = find_card(CARDS[card])
         peak, roof = listed.peak_tflop_s["float32"] * 1e3, roof_of_card(listed)
+        if card not in LEARNED_FROM:
+            return roof
         if listed.compute_capability >= WIDE[0]:
             reached_frac = WIDE[1]
         else:
@@ -322,8 +346,9 @@ def operator_tables(timed: Mapping[Where, list[Timed]], predicted: Predictions) 
             if where[0] != card:
                 continue
             for how, is_left_out in (("predicted", False), ("one_gpu_left_out", True)):
+                alone = [replace(row, keys=row.keys_alone) for row in rows]
                 for row, time_ns in zip(
-                    rows, predicted.of(card, rows, is_left_out=is_left_out, is_hot=True), strict=True
+                    rows, predicted.of(card, alone, is_left_out=is_left_out, is_hot=True), strict=True
                 ):
                     if row.measured_ns >= LEAST_NS:
                         for kind in (row.kind, "all"):

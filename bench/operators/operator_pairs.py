@@ -33,12 +33,13 @@ from environment import describe_environment, write_results
 from torch import nn
 
 from gpuledger.errors import GpuLedgerError
+from gpuledger.ops.database.host_overhead import host_step_key
 from gpuledger.ops.database.method import Method
 from gpuledger.ops.database.operator_database import OperatorDatabase, open_database
 from gpuledger.ops.database.statistics import Spread
 from gpuledger.ops.measure.captured_models import step_of
 from gpuledger.ops.measure.fill import energy_tasks_of, fill
-from gpuledger.ops.measure.host_step import put_host_step
+from gpuledger.ops.measure.host_step import host_record, put_host_step
 from gpuledger.ops.measure.measure import measure
 from gpuledger.ops.measure.measured_device import Device, find_device
 from gpuledger.ops.measure.names import name_kernels
@@ -250,25 +251,33 @@ def read_whole(document: dict[str, Any]) -> Whole:
     return Whole(**{name: Spread(**value) if name in spreads and value else value for name, value in document.items()})
 
 
+def put_host_steps(database: OperatorDatabase, measured: Sequence[tuple[Workload, Whole]]) -> None:
+    """Store the host time of each model that was measured in turn with it, in place of one of another session."""
+    environment = open_environment_records(database).environment
+    for workload, whole in measured:
+        key = host_step_key(workload.settings, workload.mode)
+        if key is not None and whole.host_ns is not None:
+            database.put_keys([key])
+            database.put_records([host_record(key, environment, whole.host_ns, {"how": "step"}, time.time_ns())])
+
+
 def sum_all(options: argparse.Namespace, database: OperatorDatabase) -> dict[str, Any]:
     """Return the sums beside the wholes, of every pair in the folder."""
     if not any(options.folder.glob("*.whole.json")):
         raise SystemExit(f"{options.folder}: no whole model was measured, so there is nothing to hold sums against")
-    shelf = open_environment_records(database)
-    powers, _ = stand_in(shelf, options.folder / ".models")
-    pairs, machines = [], []
+    measured = []
     for place in sorted(options.folder.glob("*.whole.json")):
         document = json.loads(place.read_text(encoding="utf-8"))
         workload = read_workload(place.with_name(place.name.replace(".whole.json", ".workload.json")))
-        pairs.append(
-            Pair(
-                workload.name,
-                workload.mode,
-                sum_up(workload, shelf.records, shelf.environment, energy_predictor=powers),
-                read_whole(document["whole"]),
-            )
-        )
-        machines.append(document["machine"])
+        measured.append((workload, read_whole(document["whole"]), document["machine"]))
+    put_host_steps(database, [(workload, whole) for workload, whole, _ in measured])
+    shelf = open_environment_records(database)
+    powers, _ = stand_in(shelf, options.folder / ".models")
+    pairs, machines = [], []
+    for workload, whole, machine in measured:
+        total = sum_up(workload, shelf.records, shelf.environment, energy_predictor=powers)
+        pairs.append(Pair(workload.name, workload.mode, total, whole))
+        machines.append(machine)
     latest = max(machines, key=lambda machine: str(machine["date"]))
     sessions = sorted({(str(machine["date"])[:10], str(machine["commit"])) for machine in machines})
     return {"machine": latest, "sessions": sessions, **pairs_document(pairs, shelf.environment.to_json())}

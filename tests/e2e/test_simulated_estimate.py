@@ -364,7 +364,7 @@ def test_a_program_on_several_gpus_is_counted_on_one_and_says_so(
     )
     found = json.loads(ask("estimate", "-q", "--json", "two.py").stdout)
     said = [note for note in found["notes"] if "is counted on cuda:0" in note]
-    assert [note.partition(":")[2].partition(":")[0] for note in said] == ["3", "4"]
+    assert [note.partition(": ")[0] for note in said] == ["two.py:3, two.py:4"]
 
 
 def test_a_program_without_steps_is_estimated_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,8 @@ RESULTS = "operators/results/h200/"
 PAIRS = {"inference": RESULTS + "operator_pairs.json", "training": RESULTS + "operator_pairs_training.json"}
 WITH_HOST_TIME = {"": RESULTS + "operator_pairs_host.json", "unseen models, ": RESULTS + "operator_pairs_unseen.json"}
 """Pairs with a CPU time that was measured on the model itself: those of the older tool and others, and unseen ones."""
+UNSEEN_LATER = {"unseen models, on a later day, ": RESULTS + "operator_pairs_unseen_later.json"}
+"""Trainings of the unseen models, with their energy; some of them were measured before."""
 DAYS_LATER = RESULTS + "operator_pairs_later.json"
 """Some of the pairs measured again on another day, with their operators."""
 IN_GRAPHS = "operators/results/cpu/graph_operators.json"
@@ -80,7 +82,8 @@ def sums_of_operators() -> list[str]:
 def sums_with_host_time() -> list[str]:
     """Return how far sums with a CPU time that was measured on the model itself are from eager models."""
     rows = []
-    for label, path in WITH_HOST_TIME.items():
+    files = WITH_HOST_TIME | UNSEEN_LATER
+    for label, path in files.items():
         groups: dict[str, list[Pair]] = {}
         for pair in pairs_with_host_time(path):
             groups.setdefault(f"{label}{pair['mode']}, {kind_of(pair)}", []).append(pair)
@@ -91,8 +94,9 @@ def sums_with_host_time() -> list[str]:
             rows.append([name, str(len(pairs)), *errors(times), count, *(errors(joules) if joules else ["–"] * 3)])
     head = ["models", "n", "time: median", "mean", "worst", "n", "energy: median", "mean", "worst"]
     source = about(read(WITH_HOST_TIME[""]), "operators/operator_pairs.py")
-    commits = sorted({commit[:7] for path in WITH_HOST_TIME.values() for _, commit in read(path)["sessions"]})
-    source += f". The models were measured at commits {' and '.join(commits)}"
+    sessions = sorted({(date, commit[:7]) for path in files.values() for date, commit in read(path)["sessions"]})
+    commits = ", ".join(dict.fromkeys(commit for _, commit in sessions))
+    source += f". The models were measured from {sessions[0][0]} to {sessions[-1][0]}, at the commits {commits}"
     return [*wrap(f"{source}."), "", *table(head, rows), "", *wrap(faster_while_energy_was_measured())]
 
 
@@ -400,6 +404,8 @@ GPUS = {
     "Tesla_V100-PCIE-32GB": "V100",
     "NVIDIA_L4": "L4",
     "Tesla_T4": "T4",
+    "Tesla_P100-PCIE-16GB": "P100",
+    "Tesla_P4": "P4",
 }
 """A GPU in NeuSight's data -> its name on the page."""
 MODES = {"inf": "inference", "train": "training"}

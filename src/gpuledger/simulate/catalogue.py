@@ -59,6 +59,8 @@ class GpuModel:
     peak_tflop_s: Mapping[str, float] = field(default_factory=dict)
     power_limit_w: int = 0
     l2_mib: int = 0
+    driver_names: tuple[str, ...] = ()
+    """Other names that drivers report, of several form factors."""
     nccl_bytes: int = 0
     """Memory of NCCL beside context and libraries; 0 for a program of one process."""
     limit_frac: float = 1.0
@@ -140,6 +142,7 @@ def _card(key: str, table: dict[str, Any], reference: dict[str, Any], older: dic
         peak_tflop_s=dict(table["peak_tflop_s"]),
         power_limit_w=int(table["power_limit_w"]),
         l2_mib=int(table["l2_mib"]),
+        driver_names=tuple(table.get("driver_names", ())),
         **figures,
     )
 
@@ -190,11 +193,13 @@ def _borrowed(card: GpuModel, name: str) -> Figure:
     return replace(card.figures()[name], source=f"of the {card.key}")
 
 
+_BRAND = re.compile(r"nvidia|tesla|quadro|geforce|rtx|generation|blackwell|workstation edition|[^a-z0-9]")
+"""Parts of a GPU's name that drivers and people add or leave out."""
 _MADE = re.compile(r"(?P<memory>\d+)mib-sm-(?P<major>\d+)\.(?P<minor>\d+)")
 
 
 def find_card(text: str) -> GpuModel:
-    """Return the GPU with a short or full name, in any case.
+    """Return the GPU with a short or full name, in any case, or with the name that a driver reports.
 
     Raises:
         UsageError: no GPU has that name; the message lists the nearest names.
@@ -212,7 +217,16 @@ def find_card(text: str) -> GpuModel:
         full = card.name.lower().replace(" ", "-")
         if wanted in (key, full, full.removeprefix("nvidia-")):
             return card
+    core = _core(text)
+    for key, card in cards.items():
+        if core in map(_core, (key, card.name, *card.driver_names)):
+            return card
     longer = [key for key in cards if key.startswith(wanted)]
     near = (longer + get_close_matches(wanted, cards, 3, 0.4))[:3] or [key for key in cards if key[:2] == wanted[:2]]
     hint = f"Did you mean {', '.join(near)}?" if near else "List the GPUs with: gpuledger gpus"
     raise UsageError(f"--gpu {text}: not in the catalogue of GPUs", hint=hint)
+
+
+def _core(name: str) -> str:
+    """Return a GPU's name without its brand: ``4090`` of "NVIDIA GeForce RTX 4090"."""
+    return _BRAND.sub("", name.lower())

@@ -147,15 +147,23 @@ def _lines(card: str, found: Sequence[tuple[int | str | None, Forecast]]) -> lis
     size = "input" if isinstance(found[0][0], str) else "batch"
     is_eager = any(one.host is not None for _, one in found)
     eager = ("CPU time", "eager step") if is_eager else ()
-    titles = (size, "GPU time" if is_eager else "time", "from", "to", *eager, "energy", "from", "to", "time measured")
-    columns = tuple(TextColumn(title, right=True) for title in titles)
+    columns = (
+        TextColumn(size, right=True, optional=1),
+        TextColumn("GPU time" if is_eager else "time", right=True),
+        TextColumn("90 % interval", right=True, optional=2),
+        *(TextColumn(title, right=True, optional=3 if title == "CPU time" else 0) for title in eager),
+        TextColumn("energy", right=True),
+        TextColumn("90 % interval", right=True, optional=4),
+        TextColumn("time measured", right=True, optional=5),
+    )
     rows = tuple(
         (
-            "-" if batch is None else printable(batch) if isinstance(batch, str) else f"{batch:,}",
+            "" if batch is None else printable(batch) if isinstance(batch, str) else f"{batch:,}",
             format_ns(one.total.gpu_ns if is_eager else one.total.step_ns),
-            *(_or_dash(value, format_ns) for value in (one.low_ns, one.high_ns)),
+            _range(one.low_ns, one.high_ns, format_ns),
             *(_eager_cells(one) if is_eager else ()),
-            *(_or_dash(value, format_joules) for value in (one.total.energy_j, one.low_j, one.high_j)),
+            "-" if one.total.energy_j is None else format_joules(one.total.energy_j),
+            _range(one.low_j, one.high_j, format_joules),
             format_frac(one.total.time_frac),
         )
         for batch, one in found
@@ -165,8 +173,8 @@ def _lines(card: str, found: Sequence[tuple[int | str | None, Forecast]]) -> lis
     return [f"{model} ({first.mode}) on {card}", *table_lines(columns, rows)]
 
 
-def _or_dash(value: float | None, written: Callable[[float], str]) -> str:
-    return "-" if value is None else written(value)
+def _range(low: float | None, high: float | None, written: Callable[[float], str]) -> str:
+    return "" if low is None or high is None else f"{written(low)} – {written(high)}"
 
 
 def _eager_cells(one: Forecast) -> tuple[str, str]:

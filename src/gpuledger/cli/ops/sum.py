@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -194,10 +194,8 @@ def _halves(total: Sum) -> tuple[float | None, float | None]:
 
 
 def _cost_text(total: Sum, half_ns: float | None, half_j: float | None) -> str:
-    text = format_ns(total.step_ns) + _plus_minus(half_ns, format_ns)
-    if total.energy_j is not None:
-        text += f", {format_joules(total.energy_j)}{_plus_minus(half_j, format_joules)}"
-    return text
+    time = format_ns(total.step_ns, half_ns)
+    return time if total.energy_j is None else f"{time}, {format_joules(total.energy_j, half_j)}"
 
 
 def _interval_lines(total: Sum) -> list[str]:
@@ -209,24 +207,18 @@ def _interval_lines(total: Sum) -> list[str]:
     return [f"±: {format_frac(LEVEL_FRAC, 0)} interval of the eager model, from n = {interval.pairs} {interval.source}"]
 
 
-def _plus_minus(half: float | None, text_of: Callable[[float], str]) -> str:
-    return "" if half is None else f" ± {text_of(half)}"
-
-
 def _type_lines(types: Sequence[TypeTotal]) -> list[str]:
     from gpuledger.report.base.terminal import TextColumn
 
-    titles = ("operator", "calls", "distinct", "time", "±", "energy", "±", "not measured")
+    titles = ("operator", "calls", "distinct", "time", "energy", "not measured")
     columns = [TextColumn(title, right=place > 0, shrinks=place == 0) for place, title in enumerate(titles)]
     cells = [
         (
             kind.operator,
             f"{kind.count:,}",
             f"{kind.distinct:,}",
-            "-" if kind.time_ns is None else format_ns(kind.time_ns),
-            "-" if kind.time_half_ns is None else format_ns(kind.time_half_ns),
-            "-" if kind.energy_j is None else format_joules(kind.energy_j),
-            "-" if kind.energy_half_j is None else format_joules(kind.energy_half_j),
+            "-" if kind.time_ns is None else format_ns(kind.time_ns, kind.time_half_ns),
+            "-" if kind.energy_j is None else format_joules(kind.energy_j, kind.energy_half_j),
             f"{kind.unknown:,}" if kind.unknown else "",
         )
         for kind in types
@@ -240,7 +232,7 @@ def _around_lines(total: Sum) -> list[str]:
     around = total.around
     if around is None:
         return []
-    words = f"{around.module_calls:,} calls of modules, {around.autograd_nodes:,} autograd nodes"
+    words = f"{counted(around.module_calls, 'module call')}, {counted(around.autograd_nodes, 'autograd node')}"
     return [f"modules and autograd on the CPU: {format_ns(around.time_ns)} for {words}"]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuledger.cli.common import print_json, print_lines, print_notes
 from gpuledger.errors import BudgetExceededError
-from gpuledger.report.base.terminal import Terminal, TextColumn, TextTable
+from gpuledger.report.base.terminal import BOLD, Terminal, TextColumn, TextTable
 from gpuledger.units import format_bytes
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def advice_lines(found: Advice, terminal: Terminal) -> list[str]:
         TextColumn("fits"),
     )
     return [
-        terminal.styled(terminal.text(headline(found)), "bold"),
+        terminal.styled(terminal.text(headline(found)), BOLD),
         *(terminal.text(f"  {sentence}") for sentence in found.changes),
         "",
         *TextTable(columns, rows).lines(terminal),

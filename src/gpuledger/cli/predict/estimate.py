@@ -24,7 +24,7 @@ from gpuledger.cli.common import (
 )
 from gpuledger.cli.predict.estimate_ranks import estimate_all_ranks, find_world_size, has_ranks, rank_options
 from gpuledger.cli.scripts import refuse_other_programs, with_installed_script
-from gpuledger.errors import BudgetExceededError, UsageError
+from gpuledger.errors import BudgetExceededError, UsageError, in_option
 from gpuledger.units import parse_bytes
 
 if TYPE_CHECKING:
@@ -195,7 +195,9 @@ def _card(flags: dict[str, Any]) -> GpuModel:
     found = re.fullmatch(r"(\d{1,2})\.(\d)", capability)
     if found is None:
         raise UsageError(f"--sm {capability}: expected a compute capability", hint="For example 8.9")
-    return make_card(parse_bytes(memory), (int(found[1]), int(found[2])))
+    with in_option("--gpu-memory"):
+        memory_bytes = parse_bytes(memory)
+    return make_card(memory_bytes, (int(found[1]), int(found[2])))
 
 
 def _print_estimate(found: Estimate, *, every: bool, as_json: bool) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from rich.cells import cell_len
+
 from gpuledger.analyze.memory.breakdown import break_down
 from gpuledger.analyze.memory.groups import combine_layers, group_accounts
 from gpuledger.analyze.memory.instant import find_peak, module_classes
-from gpuledger.report.base.terminal import Terminal, TextColumn, TextTable
+from gpuledger.report.base.terminal import BOLD, DIM, Terminal, TextColumn, TextTable
 from gpuledger.simulate.catalogue import GpuModel
 from gpuledger.simulate.estimate.fit import FITS, Fit, kind_on
 from gpuledger.simulate.estimate.run import Estimate, some_of
@@ -53,20 +55,51 @@ def steps_text(found: Estimate) -> str:
 
 
 def estimate_lines(found: Estimate, terminal: Terminal, rows: int) -> list[str]:
-    """Return the answer: the verdict, what was alive at the peak, and every GPU."""
+    """Return the answer: the verdict, what was alive at the peak, and a GPU of each memory size."""
     peaks = found.peaks
     lines = [
-        terminal.styled(terminal.text(verdict_line(found)), "bold"),
+        terminal.styled(terminal.text(verdict_line(found)), BOLD),
         *([terminal.text(_uncompiled_line(found))] if found.uncompiled else []),
-        terminal.text(
-            f"allocated {format_bytes(peaks.allocated_bytes)}   reserved {format_bytes(peaks.reserved_bytes)}   "
-            f"context and libraries {format_bytes(found.card.outside_bytes)}   {steps_text(found)}"
+        *in_lines(
+            terminal,
+            f"allocated {format_bytes(peaks.allocated_bytes)}",
+            f"reserved {format_bytes(peaks.reserved_bytes)}",
+            f"context and libraries {format_bytes(found.card.outside_bytes)}",
+            steps_text(found),
         ),
         "",
     ]
     for word in ("category", "module"):
         lines += [*breakdown_table(found, word, rows).lines(terminal), ""]
-    return [*lines, *_cards(found.others).lines(terminal)]
+    others = fits_by_size(found)
+    rest = f"One GPU of each memory size, with the largest peak. For all {len(found.others)}: --gpu all"
+    return [*lines, *_cards(others).lines(terminal), "", terminal.styled(rest, DIM)]
+
+
+def in_lines(terminal: Terminal, *parts: str) -> list[str]:
+    """Return the parts beside each other, in as many lines as the terminal needs."""
+    lines = [""]
+    for part in map(terminal.text, parts):
+        longer = f"{lines[-1]}   {part}" if lines[-1] else part
+        if terminal.width_cells is None or cell_len(longer) <= terminal.width_cells:
+            lines[-1] = longer
+        else:
+            lines.append(part)
+    return lines
+
+
+def fits_by_size(found: Estimate) -> tuple[Fit, ...]:
+    """Return the result for one GPU of each memory size, in the order of all: the one with the largest upper bound.
+
+    The GPU of the estimate stands for its size.
+    """
+    chosen: dict[int, Fit] = {}
+    for fit in found.others:
+        known = chosen.get(fit.card.total_bytes)
+        is_asked = fit.card.key == found.card.key
+        if known is None or is_asked or (known.card.key != found.card.key and fit.upper_bytes > known.upper_bytes):
+            chosen[fit.card.total_bytes] = fit
+    return tuple(chosen.values())
 
 
 def _uncompiled_line(found: Estimate) -> str:
@@ -112,7 +145,7 @@ def every_gpu_line(found: Estimate) -> str:
 
 def every_gpu_lines(found: Estimate, terminal: Terminal) -> list[str]:
     """Return the answer for all GPUs, and a table of them."""
-    first = terminal.styled(terminal.text(every_gpu_line(found)), "bold")
+    first = terminal.styled(terminal.text(every_gpu_line(found)), BOLD)
     return [first, terminal.text(steps_text(found)), "", *_cards(found.others).lines(terminal)]
 
 
@@ -192,7 +225,7 @@ def search_lines(found: Search, card: GpuModel, name: str, terminal: Terminal) -
         first += " (compiled code is approximated)"
     if any(trial.grows for trial in found.trials):
         first += " (for the simulated steps; memory grows with more of them)"
-    return [terminal.styled(terminal.text(first), "bold"), "", *table.lines(terminal)]
+    return [terminal.styled(terminal.text(first), BOLD), "", *table.lines(terminal)]
 
 
 def search_document(found: Search, card: GpuModel, name: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpuledger.cli.predict.estimate_text import breakdown_table, interval, peaks_document, steps_text
-from gpuledger.report.base.terminal import Terminal, TextColumn, TextTable
+from gpuledger.report.base.terminal import BOLD, Terminal, TextColumn, TextTable
 from gpuledger.simulate.catalogue import GpuModel
 from gpuledger.simulate.estimate.ranks import RankEstimate, RanksEstimate
 from gpuledger.simulate.estimate.world_search import WorldSearch
@@ -27,7 +27,7 @@ def ranks_lines(found: RanksEstimate, terminal: Terminal, rows: int) -> list[str
         f"{counted(len(found.ranks), 'rank')} simulated   context and libraries {format_bytes(own_bytes)}   "
         f"NCCL {format_bytes(found.nccl_bytes)} ({communicators})   {steps_text(estimate)}"
     )
-    lines = [terminal.styled(terminal.text(first), "bold"), terminal.text(second), ""]
+    lines = [terminal.styled(terminal.text(first), BOLD), terminal.text(second), ""]
     lines += [*_rank_table(found).lines(terminal), "", f"rank {highest.rank} at its peak:"]
     for word in ("category", "module"):
         lines += [*breakdown_table(estimate, word, rows).lines(terminal), ""]
@@ -102,7 +102,7 @@ def world_lines(found: WorldSearch, card: GpuModel, terminal: Terminal) -> list[
         TextColumn("verdict"),
         TextColumn("why", shrinks=True),
     )
-    return [terminal.styled(terminal.text(first), "bold"), "", *TextTable(columns, rows).lines(terminal)]
+    return [terminal.styled(terminal.text(first), BOLD), "", *TextTable(columns, rows).lines(terminal)]
 
 
 def world_document(found: WorldSearch, card: GpuModel) -> dict[str, Any]:

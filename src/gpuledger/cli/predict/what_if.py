@@ -15,10 +15,12 @@ from gpuledger.cli.common import (
     open_run,
     print_json,
     print_lines,
+    print_notes,
     rank_option,
     run_argument,
 )
 from gpuledger.errors import EmptyRunError
+from gpuledger.units import device_label
 
 if TYPE_CHECKING:
     from gpuledger.model.flight_facts import FailedAllocation
@@ -40,12 +42,15 @@ def what_if_command(run_path: str, rank_text: str | None, device_idx: int | None
     """Compare allocator settings on a recorded run, without a GPU.
 
     The requests of the recorded steps are replayed with each setting of PYTORCH_CUDA_ALLOC_CONF. The table shows the
-    peak of reserved memory, smallest first.
+    peak of reserved memory, smallest first. If a run has several ranks, the one that ran out of memory is replayed,
+    otherwise the one with the highest peak. --rank chooses another.
 
     After an out-of-memory error, the last events before it are replayed, too, up to the request that failed. The answer
     is unknown if the replay with the run's own setting does not fail.
     """
-    rank, device = _choose(choose_ranks(open_run(run_path), rank_text), device_idx)
+    ranks = choose_ranks(open_run(run_path), rank_text)
+    places = _places(ranks, device_idx)
+    rank, device = _choose(places)
     from gpuledger.analyze.memory.failures.replayed_settings import FailureReplay
     from gpuledger.analyze.memory.lifetimes import device_indices
     from gpuledger.cli.predict.what_if_text import verdict_document, verdict_lines, what_if_document, what_if_lines
@@ -58,25 +63,53 @@ def what_if_command(run_path: str, rank_text: str | None, device_idx: int | None
     if as_json:
         pairs = zip(failures, verdicts, strict=True)
         failed = [{"step": one.step, "settings": verdict_document(found)} for one, found in pairs]
-        print_json({"settings": what_if_document(outcomes), "out_of_memory": failed})
+        answer = {"rank": rank.number, "device_idx": device, "settings": what_if_document(outcomes)}
+        print_json({**answer, "out_of_memory": failed})
         return
     terminal = Terminal.of(sys.stdout)
-    texts = [what_if_lines(outcomes, terminal)] if outcomes else []
+    several = len(places) > 1
+    texts = [[_chosen_words(rank, device, len(places), failed=bool(failures))]] if several else []
+    texts += [what_if_lines(outcomes, terminal)] if outcomes else []
     for failure, found in zip(failures, verdicts, strict=True):
         texts.append([f"Out of memory in step {failure.step}", *verdict_lines(found, terminal)])
     print_lines(line for number, text in enumerate(texts) for line in (*([""] if number else []), *text))
+    if device < 0:
+        print_notes(["Note  CPU tensors have no caching allocator. On a GPU, their requests would reserve this."])
+    elif several:
+        print_notes(["Note  --rank and --device choose another."])
 
 
-def _choose(ranks: tuple[Rank, ...], device_idx: int | None) -> tuple[Rank, int]:
-    """Return the first rank and device with a recorded block; without any, the first that ran out of memory."""
+def _places(ranks: tuple[Rank, ...], device_idx: int | None) -> list[tuple[Rank, int]]:
+    """Return each rank with each GPU that has a recorded block; without any, those that ran out of memory.
+
+    CPU tensors count only in a run that has no others, because they have no caching allocator.
+    """
     try:
-        return choose_devices(ranks, device_idx)[0]
+        places = choose_devices(ranks, device_idx)
     except EmptyRunError:
-        failed = ((rank, one.device_idx or 0) for rank in ranks for one in _failures(rank, device_idx))
-        first = next(failed, None)
-        if first is None:
+        failed = [(rank, one.device_idx or 0) for rank in ranks for one in _failures(rank, device_idx)]
+        if not failed:
             raise
-        return first
+        return failed
+    return [place for place in places if place[1] >= 0] or places
+
+
+def _choose(places: list[tuple[Rank, int]]) -> tuple[Rank, int]:
+    """Return the place that ran out of memory, otherwise the one with the highest peak; of several the first."""
+    from gpuledger.analyze.memory.lifetimes import device_indices
+    from gpuledger.analyze.memory.peaks import allocator_peaks
+
+    def importance(place: tuple[Rank, int]) -> tuple[bool, int]:
+        rank, device = place
+        peak_bytes = allocator_peaks(rank, device).peak_allocated_bytes if device in device_indices(rank) else 0
+        return bool(_failures(rank, device)), peak_bytes
+
+    return max(places, key=importance) if len(places) > 1 else places[0]
+
+
+def _chosen_words(rank: Rank, device_idx: int, count: int, *, failed: bool) -> str:
+    why = "ran out of memory" if failed else "highest peak"
+    return f"Rank {rank.number}, {device_label(device_idx)} ({why}, of {count} in this run)"
 
 
 def _failures(rank: Rank, device_idx: int | None) -> list[FailedAllocation]:

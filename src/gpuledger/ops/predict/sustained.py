@@ -23,11 +23,11 @@ Source: chosen with a V100 and an A100 of NeuSight's measurements in sight.
 """
 POWER_FRAC = 0.72
 """Share of the power limit that is assumed to be left for arithmetic."""
-J_PER_TFLOP = (((8, 9), 4.0), ((8, 0), 8.0), ((0, 0), 11.0))
+J_PER_TFLOP = (((8, 9), 4.0), ((8, 0), 8.0), ((7, 0), 11.0), ((0, 0), 23.0))
 """Energy of 10^12 float32 operations in J, from this compute capability on.
 
-Source: the rates of an L4 (8.9) and a T4 (7.5) in NeuSight's measurements, at their power limits. That of 8.0 is a
-guess between them; the A100 and H100 there do not reach their limits.
+Source: the rates of an L4 (8.9), a T4 (7.5) and a P100 (6.0) in NeuSight's measurements, at their power limits. That of
+8.0 is a guess between them; the A100 and H100 there do not reach their limits.
 """
 
 

@@ -101,6 +101,16 @@ class Assumed:
     largest_reserved_bytes: int | None
 
 
+def assumed_between(least_reserved_bytes: int | None, largest_reserved_bytes: int | None) -> Assumed:
+    """Return the bounds from the peaks with the least and the largest values; None for one that is not known.
+
+    They are put in order: with smaller values, gaps between blocks can be larger.
+    """
+    if least_reserved_bytes is None or largest_reserved_bytes is None:
+        return Assumed(least_reserved_bytes, largest_reserved_bytes)
+    return Assumed(*sorted((least_reserved_bytes, largest_reserved_bytes)))
+
+
 def bounds_of(assumed: Assumed | None, reserved_bytes: int) -> tuple[int, int]:
     """Return the reserved bytes with the least and the largest possible values; those of the estimate if unknown."""
     if assumed is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -123,8 +124,9 @@ def follow(
             say(OVERLAP)
         for sentence in (*of_rank, *plan.describe(longer), *(rest.describe() if rest else ())):
             say(sentence)
-        for sentence in said:
-            session.journal.note(sentence)
+        notes = one_note_for_each_text(said)
+        for note in notes:
+            session.journal.note(note)
         if order["steps"] is None:
             _note_growth(session, plan, device, longer)
         steps = session.steps.seen
@@ -135,11 +137,31 @@ def follow(
         **_facts_of_steps(plan, rest, overlap_bytes),
         **_facts_of_rank(one_rank),
         "assumed": mode.values.was_assumed,
+        "assumed_kinds": sorted(mode.values.kinds),
         "memory_errors": device.memory_errors,
         "peak_reserved_bytes": device.counters.peak_reserved_bytes,
         "allocations": device.counters.alloc_count,
-        "notes": list(said),
+        "notes": notes,
     }
+
+
+_AT_A_LINE = re.compile(r"(\S+:\d+): (.+)", re.DOTALL)
+_MOST_LINES = 3
+
+
+def one_note_for_each_text(sentences: Iterable[str]) -> list[str]:
+    """Return the sentences, with one for all source lines of which the same is said: "a.py:3, b.py:7: …"."""
+    lines_of: dict[str, list[str]] = {}
+    for sentence in sentences:
+        at_line = _AT_A_LINE.fullmatch(sentence)
+        lines = lines_of.setdefault(at_line[2] if at_line else sentence, [])
+        lines += [at_line[1]] if at_line else []
+    return [f"{_listed(lines)}: {text}" if lines else text for text, lines in lines_of.items()]
+
+
+def _listed(lines: list[str]) -> str:
+    more = len(lines) - _MOST_LINES
+    return ", ".join(lines) if more < 2 else f"{', '.join(lines[:_MOST_LINES])} and {more} more lines"
 
 
 OVERLAP = (
@@ -205,6 +227,7 @@ def _facts_of_steps(plan: StepPlan, rest: RestOfProgram | None, overlap_bytes: i
     return {
         "optimizers": plan.optimizers[:3],
         "with_rest": rest is not None and rest.began,
+        "shortened": rest is not None and rest.is_shortened,
         "varied": plan.varied,
         "still_to_come_bytes": still_to_come_bytes(plan.growth, None if rest is None else rest.longer) + overlap_bytes,
     }

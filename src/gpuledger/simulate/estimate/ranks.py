@@ -14,6 +14,7 @@ from gpuledger.errors import GpuLedgerError, InputError, UsageError
 from gpuledger.model.journal.reading import read_journal
 from gpuledger.model.run import Run, read_run
 from gpuledger.model.run_writer import RunWriter, new_manifest
+from gpuledger.simulate.assumptions import describe_assumed
 from gpuledger.simulate.estimate.failures import refuse_failure
 from gpuledger.simulate.estimate.fit import EDGE, FITS, TOO_LARGE
 from gpuledger.simulate.estimate.run import (
@@ -250,6 +251,7 @@ def _notes_on_ranks(world_size: int, outcomes: Outcomes) -> Iterator[str]:
             "Several hosts and other versions can need more or less."
         )
     if any(outcome["assumed"] for outcome in outcomes.values()):
-        yield "Values that are not computed were assumed: uniform routing, and half of each mask."
+        kinds = {kind for outcome in outcomes.values() for kind in outcome["assumed_kinds"]}
+        yield f"Values that are not computed were assumed: {describe_assumed(kinds)[0]}."
     if any(outcome["varied"] for outcome in outcomes.values()):
         yield "The steps need different amounts of memory."

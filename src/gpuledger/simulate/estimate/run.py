@@ -21,7 +21,7 @@ from gpuledger.model.run import Rank, Run, read_run
 from gpuledger.model.run_writer import RunWriter, new_manifest
 from gpuledger.model.simulated import SIMULATED
 from gpuledger.processes.child_job import ChildJobError, run_program_job
-from gpuledger.simulate.assumptions import EXPECTED, LARGEST, LEAST
+from gpuledger.simulate.assumptions import EXPECTED, LARGEST, LEAST, describe_assumed
 from gpuledger.simulate.catalogue import HANDLES, GpuModel, catalogue, find_card
 from gpuledger.simulate.estimate.failures import CRASHED_HINT, refuse_failure, reserved_bytes_of, steps_again
 from gpuledger.simulate.estimate.fit import (
@@ -32,6 +32,7 @@ from gpuledger.simulate.estimate.fit import (
     Fit,
     Peaks,
     Requests,
+    assumed_between,
     at_the_edge,
     compiled_change,
     fit_card,
@@ -292,16 +293,14 @@ def _describe(outcome: dict[str, Any], assumed: Assumed | None) -> Iterator[str]
         made = [f" The optimizer of {place} took no step." for place in outcome.get("optimizers", ())]
         yield f"No training step was seen, so the estimate is of the whole program.{''.join(made)}"
     if outcome["varied"]:
-        more = " Larger steps after these are not included." * (outcome["ended"] == "steps" or outcome["with_rest"])
+        more = " Larger steps after these are not included." * (outcome["ended"] == "steps" or outcome["shortened"])
         yield f"The steps need different amounts of memory. {outcome['steps']} steps were simulated.{more}"
     if assumed is not None:
         sizes = (assumed.least_reserved_bytes, assumed.largest_reserved_bytes)
         least, largest = ("unknown" if size is None else format_bytes(size) for size in sizes)
-        yield (
-            "Values that are not computed were assumed: uniform routing, half of each mask, and 10 iterations of loops "
-            "that these values end. Reserved memory with the least of a mask, all tokens to the same experts and 1 "
-            f"iteration: {least}; with all of a mask and 100 iterations: {largest}."
-        )
+        expected, others = describe_assumed(outcome["assumed_kinds"])
+        sizes_text = f"Reserved memory with {others}: {least} to {largest}."
+        yield f"Values that are not computed were assumed: {expected}. {sizes_text}"
 
 
 def _follow_assumed(order: Order, outcome: dict[str, Any], follower: Follower) -> Assumed:
@@ -310,14 +309,14 @@ def _follow_assumed(order: Order, outcome: dict[str, Any], follower: Follower) -
     A program that fails with these values has no such bound. A child process has followed it already.
     """
     if "reserved_if" in outcome:
-        return Assumed(*(outcome["reserved_if"][assumption] for assumption in (LEAST, LARGEST)))
+        return assumed_between(*(outcome["reserved_if"][assumption] for assumption in (LEAST, LARGEST)))
     reserved: dict[str, int | None] = {}
     again = dataclasses.replace(order, steps=steps_again(outcome, order.steps))
     for assumption in (LEAST, LARGEST):
         with tempfile.TemporaryDirectory() as directory:
             place = Path(directory) / "other.ledger"
             reserved[assumption] = reserved_bytes_of(follower(again, place, None, assumption))
-    return Assumed(reserved[LEAST], reserved[LARGEST])
+    return assumed_between(reserved[LEAST], reserved[LARGEST])
 
 
 def check_program(program: Sequence[str]) -> None:

@@ -7,6 +7,7 @@ import os
 import sys
 import types
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from gpuledger.simulate.gpu.fused_kernels import patch_attention, patch_flex_att
 from gpuledger.simulate.gpu.lazy import place_lazy
 from gpuledger.simulate.gpu.nested import place_nested
 from gpuledger.simulate.gpu.patches import Patches
+from gpuledger.simulate.gpu.threads import EngineThread
 
 aten = torch.ops.aten
 _TORCH = os.path.dirname(torch.__file__) + os.sep
@@ -314,14 +316,17 @@ def _patch_devices(patches: Patches, functions: SimulatedFunctions) -> None:
 def _patch_engine(patches: Patches, functions: SimulatedFunctions) -> None:
     """Enable the mode during backward, too: checkpoints and hooks run the program's own code there."""
     plain = torch.autograd.graph._engine_run_backward
-    here, where = functions.device.of_thread, functions.where
+    here, where, engine = functions.device.of_thread, functions.where, EngineThread()
 
-    def _engine_run_backward(*args: Any, **kwargs: Any) -> Any:
+    def _engine_run_backward(
+        outputs: Any, gradients: Any, keep_graph: bool, create_graph: bool, *args: Any, **kwargs: Any
+    ) -> Any:
         before = where.around, here.in_backward
+        is_outer = not here.in_backward and here.number == 0 and functions.any_on_card(outputs)
         where.around = here.in_backward = True
         try:
-            with functions:
-                return plain(*args, **kwargs)
+            with functions, engine.running(outputs, creates_graph=create_graph) if is_outer else nullcontext():
+                return plain(outputs, gradients, keep_graph, create_graph, *args, **kwargs)
         finally:
             where.around, here.in_backward = before
 

@@ -22,6 +22,7 @@ from gpuledger.simulate.conditions.decisions import ProgramProgress
 from gpuledger.simulate.convolutions.convolutions import Held
 from gpuledger.simulate.elsewhere import Elsewhere
 from gpuledger.simulate.gpu.fusion import FusedTensors
+from gpuledger.simulate.gpu.sparse.parts import parts_of
 from gpuledger.simulate.gpu.threads import Handles, OfThread, ThreadMemory
 from gpuledger.simulate.traits import CAPTURE, Size, Sizing, traits_of
 
@@ -48,11 +49,6 @@ def _storage_of(tensor: torch.Tensor) -> torch.UntypedStorage:
 def label_of(operator: Any) -> str:
     """Return the name of an operator."""
     return str(operator)
-
-
-def parts_of(sparse: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Return the indices and values of a sparse tensor on the GPU; None of any other tensor."""
-    return getattr(sparse, "_gpuledger_parts", None)
 
 
 class SimulatedDevice:

@@ -34,6 +34,7 @@ from gpuledger.simulate.gpu.hints import function_for
 from gpuledger.simulate.gpu.kernels import KERNELS
 from gpuledger.simulate.gpu.shortcuts import Shortcuts, is_made_of_others, is_view, tensors_in
 from gpuledger.simulate.gpu.sizes import RESIZED, SIZES, caller, fakes_of, without_own_frames
+from gpuledger.simulate.gpu.sparse.parts import parts_of
 from gpuledger.simulate.gpu.threads import Where
 from gpuledger.simulate.gpu.values import Values, written_tensors
 from gpuledger.simulate.host_numbers import HostNumbers, draws
@@ -268,6 +269,8 @@ class SimulatedMode(TorchDispatchMode):
     def account(self, func: Any, result: Any) -> None:
         """Allocate every new storage of a result on the GPU."""
         if isinstance(result, torch.Tensor):
+            if result.layout is not torch.strided and parts_of(result) is None:
+                self.say(f"{caller()}: the memory of the sparse result of {func} is not included.")
             self.device.adopt(result, func)
             return
         made = list(tensors_in(result))

@@ -187,6 +187,11 @@ def _same(mode: SimulatedFunctions, func: Any, args: Any, kwargs: Any) -> Any:
     return args[0]
 
 
+def _unchanged(mode: SimulatedFunctions, func: Any, args: Any, kwargs: Any) -> Any:
+    """Handle the function that reads the arguments of ``Module.to``: it creates no tensor on its ``device``."""
+    return func(*args, **kwargs)
+
+
 def _zeros(tensor: torch.Tensor) -> torch.Tensor:
     """Return a real tensor of zeros with the shape of one that was not computed."""
     return run_outside_modes(lambda: torch.zeros(tensor.shape, dtype=tensor.dtype))
@@ -317,6 +322,7 @@ _HANDLERS: dict[Any, Handler] = {
     _T.new_tensor: _new,
     _T.__deepcopy__: _deepcopy,
     torch._C._nn.linear: _linear,
+    torch._C._nn._parse_to: _unchanged,
     torch.tensor: _tensor,
     torch.as_tensor: _tensor,
 }

@@ -18,6 +18,7 @@ from gpuledger.simulate.gpu.autocast import without_autocast
 from gpuledger.simulate.gpu.device import SimulatedDevice
 from gpuledger.simulate.gpu.functions import SimulatedFunctions, cast_for_autocast
 from gpuledger.simulate.gpu.patches import Patches
+from gpuledger.simulate.temporaries.attention import prefers_cudnn
 from gpuledger.simulate.traits import Traits, listed_traits
 
 aten = torch.ops.aten
@@ -25,16 +26,16 @@ flex_operators: Any = import_module("torch._higher_order_ops.flex_attention")
 """By its name, because the package has an operator of the same name as this module."""
 HALVES = (torch.float16, torch.bfloat16)
 _WIDEST_FLASH, _MASK_ALIGNMENT = 256, 8
-_WIDEST_CUDNN, _CUDNN_FROM = 128, (9, 0)
+_WIDEST_CUDNN = 128
 _OF_FLEX = ("FlexAttentionHOP", "math_attention", "sdpa_dense_backward")
 _NO_WARNING = "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG"
 """Names that FlexAttention has in torch 2.11 to 2.13."""
-FLASH, EFFICIENT, PLAIN = "flash", "efficient", "plain"
+CUDNN, FLASH, EFFICIENT, PLAIN = "cuDNN", "flash", "efficient", "plain"
 """Kernels of attention."""
 
 
 def patch_attention(patches: Patches, functions: SimulatedFunctions) -> None:
-    """Choose attention kernels in CUDA's order: flash, memory-efficient, plain.
+    """Choose attention kernels in CUDA's order: cuDNN on some GPUs, flash, memory-efficient, plain.
 
     Source: aten/src/ATen/native/transformers/cuda/sdp_utils.cpp. Observed on an H200: T5's mask, which
     is not contiguous in its last dimension, uses the plain kernel.
@@ -58,6 +59,8 @@ def patch_attention(patches: Patches, functions: SimulatedFunctions) -> None:
             attn_mask = cast_for_autocast(attn_mask)[0]
         with without_autocast():
             kernel = _choose(functions.device, query, key, value, attn_mask, is_causal)
+            if kernel == CUDNN:
+                return _cudnn(query, key, value, attn_mask, dropout_p, is_causal, scale)
             if kernel == FLASH:
                 return _flash(query, key, value, dropout_p, is_causal, scale)
             if kernel == EFFICIENT:
@@ -69,10 +72,10 @@ def patch_attention(patches: Patches, functions: SimulatedFunctions) -> None:
 
 
 def _choose(device: SimulatedDevice, query: Any, key: Any, value: Any, mask: Any, causal: bool) -> str:
-    """Return the kernel that CUDA chooses, and record the GPUs for which it chooses another.
+    """Return the kernel that CUDA chooses, and record the GPUs for which it chooses one with other memory.
 
-    cuDNN's attention keeps the same tensors for backward as flash attention. torch chooses it only if the program has
-    switched flash attention off.
+    Without a mask, cuDNN's attention keeps the same tensors for backward as flash attention, and with one as
+    memory-efficient attention.
     """
     on = torch.backends.cuda
     flash = (on.flash_sdp_enabled() or on.cudnn_sdp_enabled()) and _takes_flash(query, key, value, mask, causal)
@@ -81,14 +84,18 @@ def _choose(device: SimulatedDevice, query: Any, key: Any, value: Any, mask: Any
 
     def chosen(gpu: Traits) -> str:
         recent = gpu.compute_capability >= (8, 0)
-        if cudnn and not (flash or efficient) and gpu.compute_capability >= _CUDNN_FROM:
-            return FLASH
+        if cudnn and prefers_cudnn(gpu):
+            return CUDNN
         if flash and recent:
             return FLASH
         return EFFICIENT if efficient and (recent or query.dtype != torch.bfloat16) else PLAIN
 
+    alike = {CUDNN: FLASH if flash else EFFICIENT if efficient else CUDNN}
     own = chosen(device.sizing.own)
-    device.elsewhere.approximate.update(gpu for gpu in listed_traits() if chosen(gpu) != own)
+    others = {gpu: chosen(gpu) for gpu in listed_traits()}
+    device.elsewhere.approximate.update(
+        gpu for gpu, other in others.items() if alike.get(other, other) != alike.get(own, own)
+    )
     return own
 
 
@@ -115,6 +122,8 @@ def _takes_cudnn(query: Any, key: Any, value: Any, mask: Any, causal: bool) -> b
     width = query.shape[-1]
     return bool(
         query.dim() == 4
+        and not _is_strict()
+        and key.shape[2] != 1
         and query.dtype in HALVES
         and width == key.shape[-1] == value.shape[-1]
         and width % 8 == 0
@@ -124,6 +133,11 @@ def _takes_cudnn(query: Any, key: Any, value: Any, mask: Any, causal: bool) -> b
         and not (mask is not None and mask.requires_grad)
         and _has_dense_rows(query, key, value, mask)
     )
+
+
+def _is_strict() -> bool:
+    """Return whether the program refuses kernels that are not deterministic."""
+    return torch.are_deterministic_algorithms_enabled() and not torch.is_deterministic_algorithms_warn_only_enabled()
 
 
 def _takes_efficient(query: Any, key: Any, value: Any, mask: Any) -> bool:
@@ -136,6 +150,16 @@ def _takes_efficient(query: Any, key: Any, value: Any, mask: Any) -> bool:
         and query.shape[-1] % alignment == value.shape[-1] % alignment == 0
         and _has_dense_rows(query, key, value, mask)
     )
+
+
+def _cudnn(query: Any, key: Any, value: Any, mask: Any, dropout_p: float, causal: bool, scale: float | None) -> Any:
+    """Return cuDNN's attention. A boolean mask is converted, and kept in the queries' dtype for backward."""
+    if mask is not None:
+        mask = _additive(mask, query.dtype)
+    trained = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
+    return aten._scaled_dot_product_cudnn_attention(
+        query, key, value, mask, trained, dropout_p, causal, False, scale=scale
+    )[0]
 
 
 def _flash(query: Any, key: Any, value: Any, dropout_p: float, is_causal: bool, scale: float | None) -> Any:

@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from gpuledger.simulate.convolutions.convolutions import CUDNN, backward_held
-from gpuledger.simulate.gpu.device import parts_of
 from gpuledger.simulate.gpu.recurrent import RECURRENT, named_arguments
-from gpuledger.simulate.gpu.sizes import (
-    bag_gradient,
-    coalesced,
-    copied_sparse,
-    count_of_sparse,
-    histogram,
-    index_masked,
-    is_coalesced,
-    masked_by_sparse,
-    part_of_sparse,
-    positions,
-    same_sparse,
-    scaled_sparse,
-    set_coalesced,
-    sparse_tensor,
-    sum_of_sparse,
-)
+from gpuledger.simulate.gpu.sizes import histogram, index_masked, positions
+from gpuledger.simulate.gpu.sparse.mathematics import MATHEMATICS
+from gpuledger.simulate.gpu.sparse.parts import Kernel, has_sparse
+from gpuledger.simulate.gpu.sparse.tensors import TENSORS
 from gpuledger.simulate.temporaries.mathematics import ORTHOGONAL_BYTES
 from gpuledger.simulate.temporaries.pictures import CONTIGUOUS_RESULTS
 from gpuledger.simulate.temporaries.products import cublas_workspace
@@ -55,10 +40,7 @@ _ADDS_ITSELF = ("VarMeanBackward0", "StdMeanBackward0")
 def _add(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
     """Add gradients in place if the first is not referenced elsewhere; for a tensor subclass, autograd does not."""
     first, second = args[0], args[1]
-    if parts_of(first) is not None:
-        return sum_of_sparse(mode, func, args, kwargs)
-    node = torch._C._current_autograd_node() if mode.device.in_backward else None
-    if node is not None and node.name() in _ADDS_ITSELF:
+    if mode.device.in_backward and _running_function() in _ADDS_ITSELF:
         return NotImplemented
     if kwargs or len(args) > 2 or not isinstance(first, torch.Tensor) or not isinstance(second, torch.Tensor):
         return NotImplemented
@@ -186,13 +168,12 @@ def _computed_in_place(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -
         return NotImplemented
     if torch.broadcast_shapes(args[0].shape, args[1].shape) != args[0].shape:
         return NotImplemented
-    node = torch._C._current_autograd_node()
-    return _in_place(mode, args[0]) if node is not None and node.name() == _BY_PARTS else NotImplemented
+    return _in_place(mode, args[0]) if _running_function() == _BY_PARTS else NotImplemented
 
 
-def _scaled(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
-    result = scaled_sparse(mode, func, args, kwargs)
-    return _computed_in_place(mode, func, args, kwargs) if result is NotImplemented else result
+def _running_function() -> str:
+    """Return the class of the autograd function that runs. A program's own function can have a ``name`` of its own."""
+    return type(torch._C._current_autograd_node()).__name__
 
 
 def _like_data(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
@@ -237,7 +218,7 @@ def _grouped_product(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> 
     return result
 
 
-KERNELS: dict[Any, Callable[[SimulatedMode, Any, Any, Any], Any]] = {
+_DENSE: dict[Any, Kernel] = {
     aten._local_scalar_dense.default: _value,
     aten._amp_foreach_non_finite_check_and_unscale_.default: _unscale,
     **RECURRENT,
@@ -264,22 +245,43 @@ KERNELS: dict[Any, Callable[[SimulatedMode, Any, Any, Any], Any]] = {
     aten._grouped_mm.default: _grouped_product,
     aten.histc.default: histogram,
     aten.convolution_backward.default: _convolution_backward,
-    aten._sparse_coo_tensor_with_dims_and_tensors.default: sparse_tensor,
-    aten._indices.default: part_of_sparse(0),
-    aten._values.default: part_of_sparse(1),
-    aten.indices.default: part_of_sparse(0),
-    aten.values.default: part_of_sparse(1),
-    aten._nnz.default: count_of_sparse,
-    aten.is_coalesced.default: is_coalesced,
-    aten._coalesced_.default: set_coalesced,
-    aten.detach.default: same_sparse,
-    aten.clone.default: copied_sparse,
-    aten._coalesce.default: coalesced,
-    aten._embedding_bag_backward.default: bag_gradient,
-    aten.sparse_mask.default: masked_by_sparse,
-    aten.add_.Tensor: sum_of_sparse,
-    aten.mul.Tensor: _scaled,
+    aten.mul.Tensor: _computed_in_place,
     aten.sub.Tensor: _computed_in_place,
-    aten.div.Tensor: scaled_sparse,
+}
+
+
+def _sparse_first(sparse: Kernel, dense: Kernel | None) -> Kernel:
+    """Return the kernel of an operator for tensors of any layout."""
+
+    def kernel(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
+        if has_sparse(args):
+            return sparse(mode, func, args, kwargs)
+        return NotImplemented if dense is None else dense(mode, func, args, kwargs)
+
+    return kernel
+
+
+_MAKES_SPARSE = frozenset(
+    {
+        aten._sparse_coo_tensor_with_dims_and_tensors.default,
+        aten.sparse_compressed_tensor.comp_plain_value_size,
+        aten.sparse_compressed_tensor.comp_plain_value,
+        aten._sparse_compressed_tensor_unsafe.default,
+        aten._embedding_bag_backward.default,
+        aten._to_sparse.default,
+        aten._to_sparse.sparse_dim,
+        aten._to_sparse_csr.default,
+        aten._to_copy.default,
+    }
+)
+"""Operators of which all arguments can be dense."""
+_SPARSE = {**TENSORS, **MATHEMATICS}
+
+KERNELS: dict[Any, Kernel] = {
+    **_DENSE,
+    **{
+        func: kernel if func in _MAKES_SPARSE else _sparse_first(kernel, _DENSE.get(func))
+        for func, kernel in _SPARSE.items()
+    },
 }
 """Operator -> its fake kernel. If that returns ``NotImplemented``, torch's own fake kernel is used."""

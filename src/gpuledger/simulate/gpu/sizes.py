@@ -12,7 +12,6 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from gpuledger.simulate.assumptions import EXPECTED, LEAST
-from gpuledger.simulate.gpu.device import parts_of
 from gpuledger.simulate.temporaries.spaces import argument
 
 if TYPE_CHECKING:
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
 
 aten = torch.ops.aten
 MASKS = (torch.bool, torch.uint8)
-_MEAN = 1
-"""The mode of ``EmbeddingBag`` that divides by the length of a bag."""
 
 
 class CodeLine(str):
@@ -95,13 +92,13 @@ def positions(mode: SimulatedMode, indices: Any) -> tuple[list[Any], list[int]]:
         if index is None or index.dtype not in MASKS:
             places.append(index)
             continue
-        count = _count(mode, index)
+        count = count_set(mode, index)
         places += [mode.make((count,), index, torch.int64) for _ in range(index.dim())]
         sizes_bytes.append(count * index.dim() * 8)
     return places, sizes_bytes
 
 
-def _count(mode: SimulatedMode, mask: torch.Tensor) -> int:
+def count_set(mode: SimulatedMode, mask: torch.Tensor) -> int:
     """Return how many entries of a mask are set: computed, or assumed with a note."""
     values = mode.values
     if values.of(mask) is None or values.is_assumed(mask):
@@ -114,6 +111,7 @@ def _count(mode: SimulatedMode, mask: torch.Tensor) -> int:
 
 def _share(mode: SimulatedMode, largest: int) -> int:
     mode.values.was_assumed = True
+    mode.values.note_masks()
     if mode.values.assumption == LEAST:
         return 0
     return -(-largest // 2) if mode.values.assumption == EXPECTED else largest
@@ -121,7 +119,7 @@ def _share(mode: SimulatedMode, largest: int) -> int:
 
 def _nonzero(mode: SimulatedMode, args: Any, _kwargs: Any) -> Any:
     data = args[0]
-    return mode.make((_count(mode, data), data.dim()), data, torch.int64)
+    return mode.make((count_set(mode, data), data.dim()), data, torch.int64)
 
 
 def _where(mode: SimulatedMode, args: Any, kwargs: Any) -> Any:
@@ -135,14 +133,14 @@ def _where(mode: SimulatedMode, args: Any, kwargs: Any) -> Any:
 def _masked_select(mode: SimulatedMode, args: Any, _kwargs: Any) -> Any:
     data, mask = args[:2]
     copies = math.prod(torch.broadcast_shapes(data.shape, mask.shape)) // max(mask.numel(), 1)
-    return mode.make((_count(mode, mask) * copies,), data)
+    return mode.make((count_set(mode, mask) * copies,), data)
 
 
 def _different(first: int) -> Callable[[SimulatedMode, Any, Any], Any]:
     """Return what makes different values, places and counts. The two last are asked for from argument ``first`` on."""
 
     def sized(mode: SimulatedMode, args: Any, kwargs: Any) -> Any:
-        _say_largest(mode, "unique")
+        say_largest(mode, "unique")
         names = ("return_inverse", "return_counts")
         asked = [argument(args, kwargs, first + place, name, False) for place, name in enumerate(names)]
         count = args[0].numel()
@@ -154,7 +152,7 @@ def _different(first: int) -> Callable[[SimulatedMode, Any, Any], Any]:
 
 def _nms(mode: SimulatedMode, args: Any, _kwargs: Any) -> Any:
     """Return the boxes that torchvision keeps: all of them. A detector then takes as many as it needs."""
-    _say_largest(mode, "nms")
+    say_largest(mode, "nms")
     return mode.make((args[0].shape[0],), args[0], torch.int64)
 
 
@@ -189,7 +187,7 @@ def _ctc_loss(mode: SimulatedMode, args: Any, _kwargs: Any) -> Any:
     scores, targets, lengths = args[0], args[1], args[3]
     known = mode.values.of(lengths, reads=True) if isinstance(lengths, torch.Tensor) else torch.tensor(lengths)
     if known is None or isinstance(known, FakeTensor):
-        _say_largest(mode, "ctc_loss")
+        say_largest(mode, "ctc_loss")
         longest = targets.shape[1] if targets.dim() > 1 else targets.numel()
     else:
         longest = int(known.max())
@@ -197,7 +195,8 @@ def _ctc_loss(mode: SimulatedMode, args: Any, _kwargs: Any) -> Any:
     return mode.make((batch,), scores), mode.make((batch, scores.shape[0], 2 * longest + 1), scores)
 
 
-def _say_largest(mode: SimulatedMode, name: str) -> None:
+def say_largest(mode: SimulatedMode, name: str) -> None:
+    """Say that the largest possible size was used."""
     mode.say(f"{caller()}: the size of {name}'s result depends on values, so the largest possible size was used.")
 
 
@@ -216,136 +215,3 @@ SIZES: dict[str, Callable[[SimulatedMode, Any, Any], Any]] = {
     "_ctc_loss": _ctc_loss,
 }
 """Operators with a result size that depends on values -> the result for values that are not known."""
-
-
-def sparse_tensor(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
-    """Return a sparse tensor that keeps its indices and values: torch's fake sparse tensors are empty."""
-    with mode.fake_mode:
-        parts = args[3].detach(), args[4].detach()
-    return _with_parts(mode.fake(func, args, kwargs), parts, coalesced=bool(kwargs.get("is_coalesced")))
-
-
-def part_of_sparse(place: int) -> Callable[[SimulatedMode, Any, Any, Any], Any]:
-    """Return the kernel that returns the indices (0) or the values (1) of a sparse tensor."""
-
-    def part(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
-        parts = parts_of(args[0])
-        return NotImplemented if parts is None else parts[place]
-
-    return part
-
-
-def count_of_sparse(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
-    """Return the number of entries of a sparse tensor."""
-    parts = parts_of(args[0])
-    return NotImplemented if parts is None else parts[1].shape[0]
-
-
-def is_coalesced(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
-    """Return whether each index of a sparse tensor is there once."""
-    return NotImplemented if parts_of(args[0]) is None else args[0]._gpuledger_coalesced
-
-
-def set_coalesced(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
-    """Record whether each index of a sparse tensor is there once."""
-    if parts_of(args[0]) is None:
-        return NotImplemented
-    args[0]._gpuledger_coalesced = args[1]
-    return args[0]
-
-
-def same_sparse(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
-    """Return a sparse tensor with the same memory."""
-    parts = parts_of(args[0])
-    if parts is None:
-        return NotImplemented
-    return _with_parts(mode.fake(func, args, kwargs), parts, coalesced=args[0]._gpuledger_coalesced)
-
-
-def copied_sparse(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
-    """Return a copy of a sparse tensor. A gradient is not copied: only here, autograd finds it referenced elsewhere."""
-    parts = parts_of(args[0])
-    if parts is None:
-        return NotImplemented
-    if not (mode.device.in_backward and not mode.called_from_python()):
-        parts = mode.make(parts[0].shape, parts[0]), mode.make(parts[1].shape, parts[1])
-        mode.account(func, parts)
-    return _with_parts(mode.fake(func, args, kwargs), parts, coalesced=args[0]._gpuledger_coalesced)
-
-
-def bag_gradient(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
-    """Return the sparse gradient of ``EmbeddingBag``: one row for each index. The mean is divided in a second tensor.
-
-    Source: ``_embedding_bag_sparse_backward`` in aten/src/ATen/native/EmbeddingBag.cpp.
-    """
-    gradient, indices, kind, is_sparse = args[0], args[1], args[8], args[9]
-    if not is_sparse:
-        return NotImplemented
-    size = indices.numel(), gradient.shape[1]
-    selected = mode.make(size, gradient)
-    mode.account(func, selected)
-    values = mode.make(size, gradient) if kind == _MEAN else selected
-    mode.account(func, values)
-    with mode.fake_mode:
-        places = indices.view(1, -1)
-    return _with_parts(mode.fake(func, args, kwargs), (places, values))
-
-
-def coalesced(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
-    """Return a sparse tensor with each index once. All are different if their values are not known.
-
-    Source: aten/src/ATen/native/sparse/cuda/SparseCUDATensor.cu, which sorts flat indices.
-    """
-    parts = parts_of(args[0])
-    if parts is None:
-        return NotImplemented
-    indices, values = parts
-    known, count = mode.values.of(indices), indices.shape[1]
-    different = count if known is None else torch.unique(known, dim=1).shape[1]
-    with mode.device.borrow([count * 8] * 3, func):
-        made = mode.make((indices.shape[0], different), indices), mode.make((different, *values.shape[1:]), values)
-        mode.account(func, made)
-    return _with_parts(mode.fake(aten.detach.default, args, {}), made, coalesced=True)
-
-
-def masked_by_sparse(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
-    """Return the entries of a tensor at the indices of a sparse one."""
-    parts = parts_of(args[1])
-    if parts is None:
-        return NotImplemented
-    values = mode.make(parts[1].shape, args[0])
-    mode.account(func, values)
-    return _with_parts(mode.fake(func, args, kwargs), (parts[0], values), coalesced=True)
-
-
-def sum_of_sparse(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
-    """Return the sum of two sparse tensors, which has the entries of both.
-
-    Source: ``add_out_sparse_cuda`` in aten/src/ATen/native/sparse/cuda/SparseCUDATensorMath.cu.
-    """
-    first, second = parts_of(args[0]), parts_of(args[1])
-    if first is None or second is None:
-        return NotImplemented
-    indices, values = (
-        mode.run_on_card(aten.cat.default, ([first[place], second[place]], 1 - place), {}) for place in (0, 1)
-    )
-    if func is aten.add_.Tensor:
-        return _with_parts(args[0], (indices, values))
-    return _with_parts(mode.fake(aten.detach.default, args[:1], {}), (indices, values))
-
-
-def scaled_sparse(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
-    """Return a sparse tensor times or by a number: new values at the same indices."""
-    parts = parts_of(args[0])
-    if parts is None or (isinstance(args[1], torch.Tensor) and args[1].dim()):
-        return NotImplemented
-    values = mode.make(parts[1].shape, parts[1])
-    mode.account(func, values)
-    made = mode.fake(aten.detach.default, args[:1], {})
-    return _with_parts(made, (parts[0], values), coalesced=args[0]._gpuledger_coalesced)
-
-
-def _with_parts(sparse: Any, parts: tuple[torch.Tensor, torch.Tensor], *, coalesced: bool = False) -> Any:
-    sparse._gpuledger_parts = parts  # read by the device
-    sparse._gpuledger_coalesced = coalesced
-    return sparse

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from gpuledger.simulate.assumptions import EXPECTED, LARGEST
+from gpuledger.simulate.assumptions import EXPECTED, INDICES, LARGEST, LOOPS, MASKS
 from gpuledger.simulate.conditions.assumed import ASSUMED, note_uniform
 from gpuledger.simulate.gpu.device import SimulatedDevice
 from gpuledger.simulate.gpu.shortcuts import tensors_in
@@ -105,6 +105,8 @@ class Values:
         self.assumption = assumption
         self.was_assumed = False
         """Whether a size or a value that the program read was assumed."""
+        self.kinds: set[str] = set()
+        """What was assumed: ``INDICES``, ``MASKS`` and ``LOOPS`` of :mod:`gpuledger.simulate.assumptions`."""
         self._copies: dict[int, _Copy] = device.copies
         self._generator = torch._C.Generator.__new__(torch._C.Generator, torch.device("cpu"))  # type: ignore[call-arg]
         self._generator.manual_seed(0)
@@ -145,8 +147,13 @@ class Values:
         return self.of(mask, reads=True)
 
     def note_assumed(self) -> None:
-        """Record that the program's sizes or control flow depend on an assumption."""
+        """Record that the number of a loop's iterations was assumed."""
         self.was_assumed = True
+        self.kinds.add(LOOPS)
+
+    def note_masks(self) -> None:
+        """Record that the share of a mask was assumed."""
+        self.kinds.add(MASKS)
 
     # -- following --------------------------------------------------------------------------------------------------
 
@@ -291,6 +298,7 @@ class Values:
 
     def half(self, mask: torch.Tensor, share: float | None = None) -> torch.Tensor:
         """Return values of a mask: half of it on average, or a share that follows from a probability."""
+        self.kinds.add(MASKS)
         if share is not None:
             deviation = _DEVIATIONS * math.sqrt(share * (1 - share) / max(mask.numel(), 1))
             more = {EXPECTED: 0.0, LARGEST: deviation}.get(self.assumption, -deviation)
@@ -301,12 +309,14 @@ class Values:
 
     def choice(self, shape: Any, options: int) -> torch.Tensor:
         """Return indices below ``options``: uniform, or the same for all."""
+        self.kinds.add(INDICES)
         if self.assumption != EXPECTED or options < 1:
             return torch.zeros((), dtype=torch.int64)
         return torch.randint(options, tuple(shape), generator=self._generator)
 
     def order(self, shape: Any, dim: int, count: int) -> torch.Tensor:
         """Return the indices of the ``count`` largest of random numbers along a dimension."""
+        self.kinds.add(INDICES)
         if self.assumption != EXPECTED:
             sizes = [1] * len(shape)
             sizes[dim] = count

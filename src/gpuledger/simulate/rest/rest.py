@@ -83,7 +83,7 @@ class RestOfProgram:
     ) -> None:
         self.began = False
         self.is_shortened = False
-        """Whether a loop or a data loader ended early."""
+        """Whether a loop or a data loader ended early, or iterations of a loop were left out."""
         self.notes: list[str] = []
         """Why the rest ended before the program, if that is to be said."""
         self._device = device
@@ -242,6 +242,7 @@ class RestOfProgram:
             return True
         jumps = self._later.jumps(loop)
         if jumps:
+            self.is_shortened = True
             self._periodic.skipped()
         return jumps
 

@@ -13,29 +13,60 @@ if TYPE_CHECKING:
     from gpuledger.simulate.traits import Traits
 
 aten = torch.ops.aten
-_CUDNN_FROM = (9, 0)
+_OF_CUDNN = (9, 10)
+"""Major compute capabilities on which torch prefers cuDNN's attention."""
+
+
+def prefers_cudnn(gpu: Traits) -> bool:
+    """Return whether torch prefers cuDNN's attention to the others.
+
+    Source: check_prefer_cudnn_attention in aten/src/ATen/native/transformers/cuda/sdp_utils.cpp.
+    """
+    return gpu.compute_capability[0] in _OF_CUDNN
+
+
+def _cudnn_backward(args: Any, kwargs: Any, device: SimulatedDevice) -> Spaces:
+    """On the GPUs that prefer another kernel, flash attention runs if there is no mask."""
+    flash = _flash_sizes(args) if args[8] is None else _cudnn_sizes(args)
+    cudnn = _cudnn_sizes(args)
+    return Spaces("attention backward", after=device.sizing.many(lambda gpu: cudnn if prefers_cudnn(gpu) else flash))
 
 
 def _flash_backward(args: Any, kwargs: Any, device: SimulatedDevice) -> Spaces:
-    """A float32 gradient of the queries, and one float32 per row; with grouped queries, whole keys and values.
+    """On the GPUs that prefer cuDNN, it runs instead, unless this GPU is one and the program has switched it off."""
+    flash, cudnn = _flash_sizes(args), _cudnn_sizes(args)
+    everywhere = prefers_cudnn(device.sizing.own)
+    return Spaces(
+        "attention backward",
+        after=device.sizing.many(lambda gpu: cudnn if prefers_cudnn(gpu) and not everywhere else flash),
+    )
 
-    From compute capability 9 on, PyTorch prefers cuDNN's attention: exact in bfloat16 for widths of 32, 64, 80 and 128.
-    Older GPUs run FlashAttention, which needs contiguous gradients and results, and widths in multiples of 32. Source:
+
+def _cudnn_sizes(args: Any) -> tuple[int, ...]:
+    """Return cuDNN's one workspace: a float32 gradient of the queries, and one float32 per row.
+
+    With grouped queries, it includes keys and values of every head. Exact on an H200 in bfloat16, for widths of 32, 64,
+    80 and 128, and for grouped queries with a mask.
+    """
+    query, key = args[1], args[2]
+    batch, heads, length, width = query.shape
+    whole_bytes = batch * heads * key.shape[2] * width * key.element_size() if key.shape[1] != heads else 0
+    return (batch * heads * length * 4 * (width + 1) + 256 + 2 * whole_bytes,)
+
+
+def _flash_sizes(args: Any) -> tuple[int, ...]:
+    """Return the sizes for FlashAttention, with whole keys and values if queries are grouped.
+
+    It needs contiguous gradients and results, and widths in multiples of 32. Source:
     aten/src/ATen/native/transformers/cuda/attention_backward.cu and flash_attn/flash_api.cpp.
     """
     gradient, query, key, out = args[0], args[1], args[2], args[4]
     batch, heads, length, width = query.shape
-    rows, padded_rows = batch * heads * length, batch * heads * (-(-length // 128) * 128)
+    padded_rows = batch * heads * (-(-length // 128) * 128)
     whole_bytes = batch * heads * key.shape[2] * width * key.element_size()
     expanded = (whole_bytes, whole_bytes) if key.shape[1] != heads else (0, 0)
     copied = [sum(contiguous_copy(one.transpose(1, 2))) for one in (gradient, out)]
-
-    def sizes(gpu: Traits) -> tuple[int, ...]:
-        if gpu.compute_capability >= _CUDNN_FROM:
-            return rows * 4 * (width + 1) + 256, *expanded
-        return padded_rows * 4 * (-(-width // 32) * 32 + 1) + 256, *expanded, *copied
-
-    return Spaces("attention backward", after=device.sizing.many(sizes))
+    return padded_rows * 4 * (-(-width // 32) * 32 + 1) + 256, *expanded, *copied
 
 
 def _safe_softmax(args: Any, kwargs: Any, device: SimulatedDevice) -> Spaces:
@@ -83,6 +114,7 @@ def _softmax_backward(args: Any, kwargs: Any, device: SimulatedDevice) -> Spaces
 
 
 RULES: dict[Any, Rule] = {
+    aten._scaled_dot_product_cudnn_attention_backward.default: _cudnn_backward,
     aten._scaled_dot_product_flash_attention_backward.default: _flash_backward,
     aten._safe_softmax.default: _safe_softmax,
     aten._scaled_dot_product_efficient_attention_backward.default: _efficient_backward,

@@ -30,6 +30,8 @@ def host_copy_bytes(source: torch.Tensor, target: torch.Tensor | None = None) ->
         source: A tensor on the GPU.
         target: A tensor of the CPU; None for a new one, which has the layout of a dense source.
     """
+    if source.layout is not torch.strided:
+        return ()
     alike = target is None or (target.stride() == source.stride() and target.dtype == source.dtype)
     return () if source.is_contiguous() or (alike and is_dense(source)) else (bytes_of(source),)
 

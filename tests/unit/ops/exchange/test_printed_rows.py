@@ -92,7 +92,7 @@ def test_rows_add_up_to_models_as_worked_out_by_hand(tmp_path: Path, resnets: di
     assert 0 < small["half_interval_ns"] < 0.02 * small["time_ns"]
     text = ops("sum", paths[0], "--database", database).stdout
     assert text.startswith("resnet34-inference-32x3x56x56 on NVIDIA A30: no total, because less than 95 % of the calls")
-    assert "; this part: 4.57 ms ± " in text  # those tables have no additions
+    assert "; this part: 4.57 ± " in text  # those tables have no additions
 
 
 def test_layers_are_kept_as_they_were_measured_in_training_mode(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_rows_of_the_first_version_have_no_deviation_of_time_and_none_is_made_up
     path = written(tmp_path, Workload("one", "inference", (Use(key, 3),)))
     (document,) = json.loads(ops("sum", path, "--database", database, "--json").stdout)
     assert (document["time_ns"], document["half_interval_ns"]) == (pytest.approx(149206.8, rel=1e-5), None)
-    assert "149.21 µs, 14.39 mJ ± " in ops("sum", path, "--database", database).stdout
+    assert "149.21 µs, 14.39 ± " in ops("sum", path, "--database", database).stdout
 
 
 def test_what_a_script_could_not_work_out_is_not_known(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_a_sum_of_rows_without_tf32_says_so(tmp_path: Path, resnets: dict[str, W
     database, _ = import_rows(tmp_path, TABLE, more=("--tf32", "off"))
     text = ops("sum", written(tmp_path, resnets["resnet34"]), "--database", database).stdout
     assert "on NVIDIA A30 without TF32: no total" in text
-    assert "; this part: 4.57 ms ± " in text
+    assert "; this part: 4.57 ± " in text
     assert "note: 11 operators (36 calls) measured without TF32" in text
 
 

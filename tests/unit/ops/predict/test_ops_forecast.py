@@ -102,7 +102,10 @@ def test_of_a_training_unlike_the_measured_ones_only_the_gpu_time_is_predicted()
 def test_the_table_labels_each_time() -> None:
     result = predict(workload(RELU, **COUNTS))
     titles = " ".join(result.stdout.splitlines()[1].split())
-    assert titles == "batch GPU time from to CPU time eager step energy from to time measured"
+    assert titles == "GPU time 90 % interval CPU time eager step energy 90 % interval time measured"
+    narrow = CliRunner().invoke(main, ["ops", "predict", "w.json", "--gpu", "a100-80gb"], env={"COLUMNS": "60"})
+    assert max(map(len, narrow.stdout.splitlines())) <= 60
+    assert all(title in narrow.stdout for title in ("GPU time", "eager step", "energy"))
     assert "CPU time is predicted for an" in result.stderr
     without = predict(workload(RELU), "--gpu", "a100-80gb")
     assert "CPU" not in without.stdout + without.stderr

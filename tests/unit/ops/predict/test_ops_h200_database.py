@@ -123,4 +123,4 @@ def test_every_operator_of_the_database_is_made_again_and_gives_what_its_key_say
             assert sum(one.numel() * one.element_size() for one in results) == work.written_bytes, key.text
         elif "norm" in key.name:
             assert list(results[0].shape) == described[0][0], key.text
-    assert len(keys) == 8946
+    assert len(keys) == 9361

@@ -180,6 +180,18 @@ def test_a_half_that_was_not_measured_has_its_twins_bytes() -> None:
     assert seen
 
 
+def test_a_twin_with_other_padding_tells_nothing() -> None:
+    """A first layer in channels last, from a recording on an H200: 3 channels are padded to 4, and to 8 in bfloat16."""
+    row = (2, 0, 1, 128, 3, 224, 224, 0, 64, 3, 7, 7, 0, 2, 2, 0, 3, 3, 0, 1, 1, 0, 0, 0, 0, 1, 1, 1, 1, 1, 0)
+    key, recorded_bytes = key_of(row), 51_405_328
+    twin_bytes = guess.measured_bytes(twin_of(key), 0)
+    assert twin_bytes is not None
+    assert twin_bytes > 1.9 * recorded_bytes
+    for found in (guess.workspace_of(key, 0), *guess.workspaces_of([key], 0)):
+        assert found == guess.Workspace(found.size_bytes, False)
+        assert found.size_bytes == pytest.approx(recorded_bytes, rel=0.001)
+
+
 def test_formats_are_told_apart() -> None:
     row = (2, 0, 0, 8, 64, 28, 28, 0, 64, 64, 3, 3, 0, 1, 1, 0, 1, 1, 0, 1, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1)
     last = (*row[: PLACE["data_format"]], 1, *row[PLACE["data_format"] + 1 :])

@@ -16,6 +16,7 @@ from gpuledger.errors import UsageError
 from gpuledger.model.accounts import CATEGORIES
 from gpuledger.model.journal.journal import Action, Part
 from gpuledger.model.journal.reading import journal_of
+from gpuledger.simulate.assumptions import INDICES, LOOPS, MASKS, describe_assumed
 from gpuledger.simulate.catalogue import HANDLES, catalogue, find_card
 from gpuledger.simulate.elsewhere import REPLACE
 from gpuledger.simulate.estimate.batch import find_argument, set_argument
@@ -30,6 +31,7 @@ from gpuledger.simulate.estimate.fit import (
     CompiledChange,
     Peaks,
     Requests,
+    assumed_between,
     compiled_change,
     fit_card,
     fit_catalogue,
@@ -526,6 +528,28 @@ def test_requests_are_replayed_with_their_own_settings_or_others() -> None:
 def test_a_free_of_a_block_from_before_the_program_changes_nothing() -> None:
     requests = requests_of(MIB, first=Action.FREE_REQUESTED)
     assert requests.peak_bytes == (0, 0)
+
+
+@pytest.mark.parametrize(("sizes", "ordered"), [((5, 3), (3, 5)), ((3, 5), (3, 5)), ((None, 3), (None, 3))])
+def test_the_bounds_of_assumed_values_are_in_order(sizes: tuple[int | None, int], ordered: tuple[int, int]) -> None:
+    """Gaps between blocks can be larger with smaller values."""
+    assert assumed_between(*sizes) == Assumed(*ordered)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "expected", "others"),
+    [
+        ([MASKS], "half of each mask", "the least to all of each mask"),
+        (
+            [LOOPS, MASKS],
+            "half of each mask and 10 iterations of loops that these values end",
+            "the least to all of each mask and 1 to 100 iterations",
+        ),
+        ([INDICES], "uniform indices (topk, sort, argmax or multinomial)", "equal indices"),
+    ],
+)
+def test_only_what_was_assumed_is_named(kinds: list[str], expected: str, others: str) -> None:
+    assert describe_assumed(kinds) == (expected, others)
 
 
 @pytest.mark.parametrize(

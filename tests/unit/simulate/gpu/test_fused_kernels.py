@@ -132,3 +132,33 @@ def test_grouped_queries_with_a_mask_use_cudnn_on_recent_gpus() -> None:
             nn.functional.scaled_dot_product_attention(query, key, key, attn_mask=mask, enable_gqa=True)
             peaks[name] = device.counters.peak_allocated_bytes
     assert peaks["h200"] < 10 << 20 < 32 << 20 < peaks["a100-80gb"]
+
+
+@pytest.mark.parametrize("key_heads", [2, 8])
+def test_cudnns_attention_keeps_a_boolean_mask_in_the_queries_dtype(key_heads: int) -> None:
+    """As recorded on an H200 with grouped queries: result, rows and mask are kept, and backward has one workspace."""
+    device = SimulatedDevice(find_card("h200"), CachingAllocator())
+    with in_place(device, lambda _: None):
+        query = torch.ones(4, 8, 512, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+        key = torch.ones(4, key_heads, 512, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+        mask = torch.ones(4, 1, 512, 512, dtype=torch.bool, device="cuda")
+        before = torch.cuda.memory_allocated()
+        made = nn.functional.scaled_dot_product_attention(query, key, key, attn_mask=mask, enable_gqa=True)
+        rows, seeds_bytes = 4 * 8 * 512, 2 * 512
+        assert torch.cuda.memory_allocated() - before == made.nbytes + rows * 4 + mask.numel() * 2 + seeds_bytes
+        first = len(device.events)
+        made.sum().backward()
+        sizes = [event[2] for event in device.events[first:] if event[0] == Action.ALLOC]
+    whole_bytes = 2 * query.nbytes if key_heads != 8 else 0
+    assert sizes.count(rows * 4 * 65 + 256 + whole_bytes) == 1
+
+
+def test_the_program_can_have_flash_attention_where_torch_prefers_cudnn() -> None:
+    """FlashAttention pads 80 elements to 96."""
+    device = SimulatedDevice(find_card("h200"), CachingAllocator())
+    with in_place(device, lambda _: None), sdpa_kernel([SDPBackend.FLASH_ATTENTION]):
+        data = torch.ones(4, 8, 512, 80, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+        nn.functional.scaled_dot_product_attention(data, data, data).sum().backward()
+        sizes = {event[2] for event in device.events if event[0] == Action.ALLOC}
+    assert 4 * 8 * 512 * 4 * 97 + 256 in sizes
+    assert 4 * 8 * 512 * 4 * 81 + 256 not in sizes

@@ -118,6 +118,15 @@ def test_the_card_as_the_default_device(device: SimulatedDevice) -> None:
         assert torch.zeros(2).is_cuda
 
 
+@pytest.mark.parametrize("place", ["cuda", "cuda:0", torch.device("cuda")])
+def test_a_model_moves_to_a_device_given_by_name(device: SimulatedDevice, place: str | torch.device) -> None:
+    keywords: dict[str, Any] = {"dtype": torch.bfloat16, "memory_format": torch.channels_last}
+    layer = nn.Conv2d(64, 64, 3).to(device=place, **keywords)
+    assert layer.weight.is_cuda
+    assert torch.cuda.memory_allocated() == layer.weight.nbytes + 512  # bytes of the bias are rounded up
+    assert nn.Linear(4, 4, device="cuda").to(device="cpu").weight.device.type == "cpu"
+
+
 def test_a_model_moves_and_keeps_its_parameters(device: SimulatedDevice) -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8))
     tied = nn.Linear(8, 8)

@@ -188,3 +188,32 @@ def test_threads_that_allocate_and_free_at_once_leave_nothing(device: SimulatedD
     assert not device.allocator.live
     torch.cuda.empty_cache()
     assert device.counters.reserved_bytes == 0
+
+
+class Noted(torch.autograd.Function):
+    """Notes that its backward runs."""
+
+    @staticmethod
+    def forward(ctx: Any, data: torch.Tensor, name: str, notes: list[str]) -> torch.Tensor:
+        ctx.name, ctx.notes = name, notes
+        return data * 2
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        ctx.notes.append(ctx.name)
+        return Noted.apply(gradients[0], f"gradient of {ctx.name}", ctx.notes), None, None
+
+
+def test_nodes_of_a_backward_run_after_those_of_the_program(device: SimulatedDevice) -> None:
+    """On a GPU, a thread of the engine has created them, and its numbers are lower."""
+    notes: list[str] = []
+    weight = torch.ones(8, device="cuda", requires_grad=True)
+    sum(weight for _ in range(100))  # the program has created more nodes than the engine
+    for _ in range(3):
+        other = Noted.apply(weight, "other", notes).sum()
+        data = Noted.apply(weight, "penalized", notes)
+        (gradient,) = torch.autograd.grad((data * data).sum(), weight, create_graph=True)
+        notes.clear()
+        (other + gradient.square().sum()).backward()
+        assert notes[0] == "other"
+        assert sorted(notes[1:]) == ["gradient of penalized", "penalized"]

@@ -14,7 +14,7 @@ from torch import nn
 
 from gpuledger.analyze.allocator.allocator import CachingAllocator
 from gpuledger.model.journal.journal import Action
-from gpuledger.simulate.assumptions import ASSUMPTIONS, EXPECTED, LARGEST, LEAST
+from gpuledger.simulate.assumptions import ASSUMPTIONS, EXPECTED, INDICES, LARGEST, LEAST
 from gpuledger.simulate.catalogue import find_card
 from gpuledger.simulate.conditions.numbers import UnknownNumber
 from gpuledger.simulate.gpu.card import in_place
@@ -108,6 +108,7 @@ def test_routing_is_uniform_and_said(mode: SimulatedMode) -> None:
     assert all(len(set(row)) == 2 for row in chosen.tolist())
     assert [int((chosen == expert).nonzero().shape[0]) for expert in range(8)] == counts
     assert mode.values.was_assumed
+    assert mode.values.kinds == {INDICES}
     assert any("test_simulated_values.py" in sentence and "assumed" in sentence for sentence in SAID)
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
 import torch
 from torch import nn
+from torch._subclasses import fake_tensor
 
 from gpuledger.analyze.allocator.allocator import CachingAllocator
 from gpuledger.simulate.catalogue import find_card
@@ -90,3 +92,40 @@ def test_a_table_that_is_read_twice_has_the_rows_of_both_and_is_scaled() -> None
     assert torch.cuda.memory_allocated() - before >= 2 * (COUNT + 100) * WIDTH * 4
     half.add_(third)
     assert half._nnz() == 2 * (COUNT + 100)
+
+
+@pytest.mark.usefixtures("used")
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
+@pytest.mark.parametrize("kind", [torch.optim.SparseAdam, torch.optim.Adagrad, torch.optim.SGD])
+def test_no_real_tensor_of_the_size_of_a_table_is_made(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch runs operators without a fake kernel on real zeros. For tables of gigabytes, that takes seconds each."""
+    filled: list[str] = []
+    plain = fake_tensor.run_fallback_kernel
+
+    def run(mode: Any, func: Any, given: Any, *others: Any) -> Any:
+        sizes = [one.numel() for one in given if isinstance(one, torch.Tensor) and one.layout is torch.strided]
+        filled.extend([str(func)] * (ROWS * WIDTH in sizes))
+        return plain(mode, func, given, *others)
+
+    monkeypatch.setattr(fake_tensor, "run_fallback_kernel", run)
+    layer = nn.Embedding(ROWS, WIDTH, sparse=True, device="cuda")
+    optimizer = kind(list(layer.parameters()), lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        train(layer, torch.arange(COUNT, device="cuda"))
+        optimizer.step()
+    assert filled == []
+
+
+@pytest.mark.usefixtures("used")
+def test_a_table_and_a_sparse_tensor_have_a_sum_of_the_tables_size() -> None:
+    layer = nn.Embedding(ROWS, WIDTH, sparse=True, device="cuda")
+    gradient, _ = train(layer, torch.arange(COUNT, device="cuda"))
+    table = torch.zeros(ROWS, WIDTH, device="cuda", dtype=torch.bfloat16)
+    entries = table.sparse_mask(gradient.coalesce())
+    assert (entries.dtype, entries._values().dtype, entries._nnz()) == (torch.bfloat16, torch.bfloat16, COUNT)
+    before = torch.cuda.memory_allocated()
+    total = table + gradient
+    assert (total.shape, total.dtype, total.layout) == (table.shape, torch.float32, torch.strided)
+    assert torch.cuda.memory_allocated() - before == ROWS * WIDTH * 4
+    assert layer.weight.detach().add_(gradient).untyped_storage()._cdata == layer.weight.untyped_storage()._cdata

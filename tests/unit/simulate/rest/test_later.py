@@ -179,8 +179,9 @@ for step in range({steps}):
 """
 
 
-@pytest.mark.parametrize(("steps", "ends"), [(4, False), (200, True)])
+@pytest.mark.parametrize(("steps", "ends"), [(4, False), (11, False), (200, True)])
 def test_a_note_on_different_steps_says_whether_others_may_follow(tmp_path: Path, steps: int, ends: bool) -> None:
+    """With 11 steps, the program ends after the last step that was needed."""
     notes = estimate_of(tmp_path, _LENGTHENS.replace("{steps}", str(steps))).notes
     (note,) = (note for note in notes if note.startswith("The steps need different amounts of memory."))
     assert note.endswith("Larger steps after these are not included.") == ends
