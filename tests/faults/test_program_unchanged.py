@@ -104,8 +104,11 @@ def test_status_stdout_and_stderr_are_the_programs_own(name: str, tmp_path: Path
     assert run["signal"] == (-alone.status if alone.status < 0 else None)
 
 
-def test_script_not_found(tmp_path: Path) -> None:
-    assert recorded(["missing.py"], tmp_path) == bare(["missing.py"], tmp_path)
+def test_a_script_that_does_not_exist_is_refused_with_the_status_of_python_and_leaves_no_run(tmp_path: Path) -> None:
+    ended, alone = recorded(["missing.py"], tmp_path), bare(["missing.py"], tmp_path)
+    assert (ended.status, ended.stdout) == (alone.status, alone.stdout)
+    assert ended.stderr == b"gpuledger: error: missing.py: no such script\n"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_module_not_found(tmp_path: Path) -> None:

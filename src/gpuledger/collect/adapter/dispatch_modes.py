@@ -162,6 +162,12 @@ def innermost_dispatch_mode() -> Any:
     return _C._get_dispatch_stack_at(count - 1) if count else None
 
 
+def innermost_function_mode() -> Any:
+    """Return the mode that handles torch's functions where the calling thread calls them; None without one."""
+    count = _C._len_torch_function_stack()
+    return _C._get_function_stack_at(count - 1) if count else None
+
+
 def is_handling_operator(mode: Any) -> bool:
     """Return whether a dispatch mode that was entered handles an operator: torch has popped it meanwhile."""
     return all(_C._get_dispatch_stack_at(place) is not mode for place in range(_C._len_torch_dispatch_stack()))

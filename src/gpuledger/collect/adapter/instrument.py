@@ -13,64 +13,18 @@ import __future__
 
 import ast
 import inspect
-import itertools
 import os
 import threading
 import tokenize
 from collections.abc import Callable
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
-from typing import Any, cast
+from typing import Any
 
 from gpuledger.collect.adapter import dynamo
-from gpuledger.collect.adapter.observer import Observer, Observers
-from gpuledger.collect.adapter.traced import TRACED
-
-_OBSERVER = "gpuledger: the observer stands here"
-"""A constant in the compiled code that is replaced by the observer. So no global name is visible to the program."""
+from gpuledger.collect.adapter.observer import OBSERVER, Observer, Observers, observe
 
 _FUTURE_FLAGS = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
-
-_OBSERVED = f"""
-if torch.compiler.{TRACED}():
-    BODY
-try:
-    _gpuledger_token = {_OBSERVER!r}.enter()
-except RecursionError:
-    _gpuledger_token = None
-except BaseException as _gpuledger_error:
-    _gpuledger_token = None
-    if not {_OBSERVER!r}.absorbs(_gpuledger_error):
-        raise
-try:
-    OBSERVED_BODY
-except BaseException:
-    if _gpuledger_token is not None:
-        try:
-            {_OBSERVER!r}.fail(_gpuledger_token)
-        except RecursionError:
-            pass
-        except BaseException as _gpuledger_error:
-            if not {_OBSERVER!r}.absorbs(_gpuledger_error, _gpuledger_token):
-                raise
-    del _gpuledger_token
-    raise
-"""
-"""Template of an observed function's body. At the recursion limit the observer is skipped and the program continues."""
-
-_LEAVE = f"""
-_gpuledger_result = None
-if _gpuledger_token is not None:
-    try:
-        {_OBSERVER!r}.leave(_gpuledger_token, _gpuledger_result)
-    except RecursionError:
-        pass
-    except BaseException as _gpuledger_error:
-        if not {_OBSERVER!r}.absorbs(_gpuledger_error, _gpuledger_token):
-            raise
-return _gpuledger_result
-"""
-"""Replacement of a ``return`` statement."""
 
 
 class CannotInstrumentError(Exception):
@@ -101,17 +55,17 @@ class Observation:
     ) -> None:
         self._observer: Observer | None = observer
         with _exclusive:
-            self._site = _site_of(function)
+            self._site = _site_of(function, only_fails=observer.only_fails)
             if among is not None:
                 among.append(self)
-            self._site.change(lambda others: [observer, *others] if outermost else [*others, observer])
+            self._site.change(observer, lambda others: [observer, *others] if outermost else [*others, observer])
 
     def remove(self) -> None:
         """Remove the observer. Calls in progress still end with it. If this fails, call it again."""
         observer = self._observer
         if observer is not None:
             with _exclusive:
-                self._site.change(lambda others: [other for other in others if other is not observer])
+                self._site.change(observer, lambda others: [other for other in others if other is not observer])
             self._observer = None
 
 
@@ -126,45 +80,75 @@ class _Site:
     """A function that can be observed, with its current observers.
 
     Its observed code is one object, whoever observes: code that ``torch.compile`` makes in the meantime is valid only
-    while the functions that it calls have the code objects of then.
+    while the functions that it calls have the code objects of then. So is that for observers that only want to know
+    when the function raises.
     """
 
     def __init__(self, function: FunctionType) -> None:
         self._function = function
         self._plain = self._current = function.__code__
         self.observers = Observers()
-        self._observed = _with_observer(_compile_observed(function), self.observers)
-        self._compiled_before = True
+        self._codes: dict[bool, CodeType] = {}
+        self._compiled_with: CodeType | None = None
+        """The function's code when it was changed for the first time after the program's first code was compiled."""
 
     @property
     def keeps_observed_code(self) -> bool:
         """Return whether the observed code stays without an observer. The program's first code was compiled with it."""
-        is_observed = self._function.__code__ is self._current is not self._plain
-        return is_observed and not self._compiled_before and dynamo.compiled_frames() > 0
+        observed = self._codes.get(False)
+        is_observed = self._function.__code__ is self._current is observed
+        return is_observed and self._compiled_with in (None, observed) and dynamo.compiled_frames() > 0
 
-    def change(self, chosen: Callable[[list[Observer]], list[Observer]]) -> None:
-        """Replace the list of observers. When it becomes empty, the original code is restored.
+    def change(self, observer: Observer, chosen: Callable[[list[Observer]], list[Observer]]) -> None:
+        """Replace the list of observers that ``observer`` belongs to. Without any, the original code is restored.
 
         It is not restored if the program's first code was compiled while the function was observed: that code would be
         compiled again.
         """
+        seen = self.observers
         if self._function.__code__ is not self._current:  # another tool has replaced the code meanwhile: leave it
-            self.observers.installed, self._current = [], self._plain
+            seen.installed, seen.failing, self._current, self._compiled_with = [], [], self._plain, None
             if self._function.__code__ is not self._plain:
                 if chosen([]):
                     raise CannotInstrumentError(f"{self._function.__qualname__} was replaced by the program")
                 return
-        observers = chosen(self.observers.installed)
-        if not (observers or self.observers.installed):  # an observer was removed twice
+        before = seen.failing if observer.only_fails else seen.installed
+        after = chosen(before)
+        if not (after or before):  # an observer was removed twice
             return
-        code = self._observed
-        if self._current is self._plain:
-            self._compiled_before = dynamo.compiled_frames() > 0
-        elif not observers and (self._compiled_before or not dynamo.compiled_frames()):
-            code = self._plain
+        installed, failing = (seen.installed, after) if observer.only_fails else (after, seen.failing)
+        code = self._code_for(installed, failing)
         dynamo.skip_as(self._current, code)
         # in one statement, in which no other thread and no signal handler runs
-        self.observers.installed, self._current, self._function.__code__ = observers, code, code
+        seen.installed, seen.failing, self._current, self._function.__code__ = installed, failing, code, code
+
+    def _code_for(self, installed: list[Observer], failing: list[Observer]) -> CodeType:
+        """Return the code for these observers, or the one that the program's first code was compiled with."""
+        if not dynamo.compiled_frames():
+            self._compiled_with = None
+        elif self._compiled_with is None:
+            self._compiled_with = self._current
+        kept = self._compiled_with
+        if installed or (kept is not None and kept is self._codes.get(False)):
+            return self.code(only_fails=False)
+        if failing or (kept is not None and kept is self._codes.get(True)):
+            return self.code(only_fails=True)
+        return self._plain
+
+    def code(self, *, only_fails: bool) -> CodeType:
+        """Return the observed code, or that for observers that only want to know when the function raises.
+
+        Raises:
+            CannotInstrumentError: it cannot be made.
+        """
+        made = self._codes.get(only_fails)
+        if made is None:
+            function = self._function
+            plain = FunctionType(self._plain, function.__globals__, function.__name__, None, function.__closure__)
+            plain.__module__, plain.__qualname__ = function.__module__, function.__qualname__
+            template = _compile_observed(plain, only_fails=only_fails)
+            made = self._codes[only_fails] = _with_observer(template, self.observers)
+        return made
 
 
 _sites: dict[FunctionType, _Site] = {}
@@ -181,12 +165,15 @@ def _renew_lock() -> None:
 os.register_at_fork(after_in_child=_renew_lock)
 
 
-def _site_of(function: Callable[..., Any]) -> _Site:
+def _site_of(function: Callable[..., Any], *, only_fails: bool = False) -> _Site:
+    """Return the site of a function, with its code for this kind of observers."""
     if not isinstance(function, FunctionType):
         raise CannotInstrumentError(f"{function!r} was not written in Python")
     site = _sites.get(function)
     if site is None:
-        site = _sites[function] = _Site(function)
+        site = _Site(function)
+    site.code(only_fails=only_fails)  # a function without it is not kept
+    _sites[function] = site
     return site
 
 
@@ -199,7 +186,7 @@ def is_observed_for_good(function: Callable[..., Any]) -> bool:
 # -- compiling ------------------------------------------------------------------------------------------------------
 
 
-def _compile_observed(function: FunctionType) -> CodeType:
+def _compile_observed(function: FunctionType, *, only_fails: bool) -> CodeType:
     """Return the function's code with the observer calls, before the observer constant is replaced."""
     plain = function.__code__
     if set(plain.co_freevars) - {"__class__"}:
@@ -208,7 +195,8 @@ def _compile_observed(function: FunctionType) -> CodeType:
     (tree, definition), (_, again) = _parse(function, source), _parse(function, source)
     if not _same(_compiled(tree, plain), plain):
         raise CannotInstrumentError(f"{plain.co_filename}: line {plain.co_firstlineno} is not what was compiled")
-    _observe(definition, again.body, has_torch="torch" in function.__globals__)
+    if not observe(definition, None if only_fails else again.body, has_torch="torch" in function.__globals__):
+        raise CannotInstrumentError(f"{definition.name} does nothing")
     observed = _compiled(tree, plain)
     if observed.co_freevars != plain.co_freevars or _signature(observed) != _signature(plain):
         raise CannotInstrumentError(f"{function.__qualname__} changed its signature")
@@ -302,60 +290,6 @@ def _signature(code: CodeType) -> tuple[int, ...]:
     return code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags
 
 
-def _observe(function: ast.FunctionDef, again: list[ast.stmt], *, has_torch: bool) -> None:
-    """Wrap a function's body in observer calls; ``again`` is its body once more, for the calls that are observed."""
-    documented = isinstance(function.body[0], ast.Expr) and isinstance(function.body[0].value, ast.Constant)
-    head, body = function.body[:documented], function.body[documented:]
-    if not body:
-        raise CannotInstrumentError(f"{function.name} does nothing")
-    returned = [node for node in ast.walk(function) if isinstance(node, ast.Return) and node.value is not None]
-    place: ast.AST = cast("ast.AST", returned[-1].value) if returned else body[-1]
-    observed = _at(ast.parse(_OBSERVED), place).body
-    gate, entering, observing = (cast("Any", statement) for statement in observed)
-    gate.body = body
-    call = entering.body[0].value
-    call.args = [ast.copy_location(ast.Name(name, ast.Load()), place) for name in _parameters(function.args)]
-    observing.body = [*_leaving(again[documented:], place), *_leave(None, place)]
-    function.body = [*head, *([gate] if has_torch else []), entering, observing]
-
-
-def _parameters(arguments: ast.arguments) -> list[str]:
-    kept = [*arguments.posonlyargs, *arguments.args, arguments.vararg, *arguments.kwonlyargs, arguments.kwarg]
-    return [one.arg for one in kept if one is not None]
-
-
-def _at(tree: ast.Module, place: ast.AST) -> ast.Module:
-    """Return ``tree`` with the source position of ``place`` on every node."""
-    for node in ast.walk(tree):
-        if hasattr(node, "lineno"):
-            ast.copy_location(node, place)
-    return tree
-
-
-def _leave(value: ast.expr | None, place: ast.AST) -> list[ast.stmt]:
-    """Return the statements that replace ``return value``."""
-    statements = _at(ast.parse(_LEAVE), place).body
-    if value is not None:
-        cast("ast.Assign", statements[0]).value = value
-    return statements
-
-
-def _leaving(block: list[ast.stmt], place: ast.AST) -> list[ast.stmt]:
-    """Return a function's statements with every ``return`` replaced, but not those of functions nested in it."""
-    statements: list[ast.stmt] = []
-    for statement in block:
-        if isinstance(statement, ast.Return):
-            statements += _leave(statement.value, statement.value or place)
-            continue
-        if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            parts = (statement, *getattr(statement, "handlers", ()), *getattr(statement, "cases", ()))
-            for part, name in itertools.product(parts, ("body", "orelse", "finalbody")):
-                if hasattr(part, name):
-                    setattr(part, name, _leaving(getattr(part, name), place))
-        statements.append(statement)
-    return statements
-
-
 def _with_observer(template: CodeType, observer: Observer) -> CodeType:
-    constants = tuple(observer if constant == _OBSERVER else constant for constant in template.co_consts)
+    constants = tuple(observer if constant == OBSERVER else constant for constant in template.co_consts)
     return template.replace(co_consts=constants)

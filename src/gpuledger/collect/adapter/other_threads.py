@@ -25,11 +25,14 @@ from typing import Any, TypeVar
 import torch
 from torch.autograd import graph
 
+import gpuledger
 from gpuledger.collect.adapter.frames import RESULT, Uncollected, frames_by_thread
 from gpuledger.collect.adapter.program_objects import grad_of
 
 _STANDARD_LIBRARY = os.path.dirname(threading.__file__) + os.sep
 _TORCH = os.path.dirname(torch.__file__) + os.sep
+_OWN = os.path.dirname(gpuledger.__file__) + os.sep
+"""An operator can have called gpuledger, as one does that a dispatch mode sees."""
 _COMPILE_WORKERS = os.path.join(_TORCH, "_inductor", "compile_worker") + os.sep
 """Its threads wait for the processes that compile kernels."""
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
@@ -140,8 +143,9 @@ def gradients_of(leaves: Sequence[Any], read: Callable[[Any], Any] = grad_of) ->
         read: Reads the gradient of one of them; a function written in C.
     """
     looking = Uncollected(sys._current_frames)
-    before: dict[int, FrameType] = list(looking.steps)[RESULT]
+    before: dict[int, FrameType] = {}
     try:
+        before = list(looking.steps)[RESULT]
         own = threading.get_ident()
         if any(_may_write_gradients(frame) for thread, frame in before.items() if thread != own):
             return None
@@ -193,6 +197,8 @@ def _is_harmless(frame: FrameType) -> bool:
     file = frame.f_code.co_filename
     if file.startswith(_COMPILE_WORKERS):
         return True
+    if file.startswith(_OWN):
+        return False
     if any(map(file.__contains__, _INSTALLED)):
         return not file.startswith(_TORCH) and all(map(partial(is_not, torch), list(frame.f_globals.values())))
     return file.startswith(_STANDARD_LIBRARY)

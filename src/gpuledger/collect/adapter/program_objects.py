@@ -11,6 +11,7 @@ import sys
 from collections import UserDict
 from collections.abc import Callable, Iterator
 from itertools import islice, takewhile
+from math import prod
 from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any, TypeVar
 
@@ -139,6 +140,14 @@ def place_in_memory(tensor: Tensor) -> tuple[int, int, tuple[int, ...]] | None:
     """
     address = storage_address(tensor)
     return (address, _offset_of(tensor), known_sizes(tensor)) if address else None
+
+
+def is_later_part(tensor: Tensor) -> bool:
+    """Return whether a tensor is one of several parts of its storage, and not the first: as much comes before it."""
+    try:
+        return _offset_of(tensor) >= prod(known_sizes(tensor)) > 0
+    except (RuntimeError, NotImplementedError):  # sparse and wrapper tensors have no storage
+        return False
 
 
 def innermost_tensor(tensor: Any) -> Any:

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from gpuledger.collect.adapter import torch_private
+from gpuledger.collect.adapter.frames import locals_of
 from gpuledger.collect.adapter.instrument import CannotInstrumentError
 
 _TORCH_FILES = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
@@ -30,6 +31,8 @@ _REGISTER_BUFFER: Callable[..., Any] = nn.Module.register_buffer
 _RESTORE: Callable[..., Any] = nn.Module.__setstate__
 _BACKWARD: Callable[..., Any] = torch.autograd.backward
 _GRAD: Callable[..., Any] = torch.autograd.grad
+_ENGINE: Callable[..., Any] = torch.autograd.graph._engine_run_backward
+_END_OF_TIMED: Callable[..., Any] = torch.autograd.profiler.record_function.__exit__
 _OPTIMIZER_INIT: Callable[..., Any] = torch.optim.Optimizer.__init__
 _ENTER_AUTOCAST: Callable[..., Any] = torch.amp.autocast_mode.autocast.__enter__
 _RECORD_MEMORY_HISTORY: Callable[..., Any] = torch.cuda.memory._record_memory_history
@@ -145,6 +148,11 @@ def grad() -> Callable[..., Any]:
     return torchs_own(_GRAD)
 
 
+def engine() -> Callable[..., Any]:
+    """Return the function that runs the nodes of a graph in autograd's engine, for both of the above."""
+    return torchs_own(_ENGINE)
+
+
 def cuda_graph() -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
     """Return the functions that begin and end the capture of a CUDA graph, and that replay it, each with its graph.
 
@@ -193,6 +201,17 @@ def is_inside_call() -> bool:
     return torch_private.is_in_backward() or _is_running(lambda code: code.co_qualname == _MODULE_CALLS)
 
 
+def modules_in_calls() -> list[Any]:
+    """Return the modules of the calls that this thread is inside, outermost first. One that cannot be read is None."""
+    found = []
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_qualname == _MODULE_CALLS:
+            found.append(locals_of(frame).get("self"))
+        frame = frame.f_back
+    return found[::-1]
+
+
 def enter_autocast() -> Callable[..., Any]:
     """Return the function that starts autocast; its parameter is the context manager."""
     return torchs_own(_ENTER_AUTOCAST)
@@ -222,6 +241,14 @@ def set_memory_tags() -> Callable[..., Any] | None:
 def optimizer_init() -> Callable[..., Any]:
     """Return ``torch.optim.Optimizer.__init__``, which the constructor of each optimizer calls."""
     return torchs_own(_OPTIMIZER_INIT)
+
+
+def end_of_timed() -> Callable[..., Any]:
+    """Return what runs after each block that PyTorch times, such as an optimizer's step.
+
+    Its parameters are those of ``__exit__``, the second one of which is an exception.
+    """
+    return torchs_own(_END_OF_TIMED)
 
 
 def is_tracing() -> bool:

@@ -101,6 +101,7 @@ class ModuleRegistry:
         root_id = self._places[module_id][1]
         self.called_roots.add(root_id)
         self._outermost.note_called(root_id)
+        self._root_names.note_called(root_id)
 
     def note_called_inside(self, module_id: int) -> None:
         """Record that a module runs as a part of compiled code, without a call."""
@@ -395,6 +396,5 @@ class ModuleRegistry:
         classes = self.classes.changed(self.module_ids, self._refs)
         if classes:
             part.facts["module_classes"] = classes
-        root_names = self._root_names.names()
-        if root_names:
+        if root_names := self._root_names.names():
             part.facts["root_names"] = list(root_names.items())

@@ -117,6 +117,26 @@ class ModuleTracker:
         self._claims.end()
         take_out_all([lambda: remove_all(self._observations), self._scopes.remove, self._communication.remove])
 
+    def look_around(self, *, besides: int = 0) -> None:
+        """Find the innermost module whose call this thread is inside. Its begin was not observed, and its end is not.
+
+        Args:
+            besides: Number of innermost calls that are observed.
+        """
+        modules = torch_entrances.modules_in_calls()
+        around = OUTSIDE
+        for module in modules[: len(modules) - besides]:
+            if module is not None and not dynamo.is_compilers_own(module):
+                known = self._module_ids.get(id(module), OUTSIDE)
+                around = self.registry.register(module) if known == OUTSIDE else known
+        self.phases.threads.around = around
+
+    def look_again(self, *, besides: int = 0) -> None:
+        """Notice whether the call around this thread has ended, if there was one."""
+        state = self.phases.threads
+        if state.around != OUTSIDE and not state.stack:
+            self.look_around(besides=besides)
+
     # -- forward ------------------------------------------------------------------------------------------------
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call | None:
@@ -148,6 +168,7 @@ class ModuleTracker:
         stack = state.stack
         if self._gone:
             self.registry.forget_gone()
+        self.look_again(besides=1)
         module_id = self._module_ids.get(id(module), -1)
         if module_id < 0:
             if dynamo.is_compilers_own(module):
@@ -201,7 +222,7 @@ class ModuleTracker:
             if not self.active:
                 return
             if before is not None:
-                self.phases.put(OUTSIDE)
+                self.phases.put(state.around)
             else:
                 state.token = token
                 self._set_token(token + state.scope)
@@ -244,6 +265,7 @@ class ModuleTracker:
         state = phases.threads
         before: _Backward = (phases.phase, state.token, state.scope, whole, creates_graph, inputs)
         try:
+            self.look_again()
             self.on_backward_begin()
             if phases.phase != Phase.BACKWARD:
                 phases.change(Phase.BACKWARD)

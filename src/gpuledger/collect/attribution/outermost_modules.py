@@ -132,6 +132,9 @@ class RootNames:
         self._members: dict[int, tuple[weakref.ref[object], str]] = {}
         """Names that a search has found for modules that were not added yet, by ``id``."""
         self._searches = Counter[str]()
+        self._unnamed: dict[int, str] = {}
+        """Id of an outermost module that was searched for and has no name -> its class."""
+        self._newest = -1
         self._inside: set[str] = set()
         """Classes of the modules that are parts of outermost ones."""
         self._outermost: dict[int, weakref.ref[nn.Module]] = {}
@@ -139,6 +142,7 @@ class RootNames:
     def add(self, top: nn.Module, root_id: int) -> None:
         """Add an outermost module."""
         kind, reference = kind_name(top), weakref.ref(top)
+        self._newest = root_id
         self._by_class[kind].append((reference, root_id))
         self._outermost[id(top)] = reference
         given = _given_name(top)
@@ -156,6 +160,13 @@ class RootNames:
             self._search(new, self._alive(new))
         self._inside |= parts
 
+    def note_called(self, root_id: int) -> None:
+        """Search again for a module that had no name: a function that had made it may have returned it since."""
+        is_new, self._newest = root_id == self._newest, -1
+        kind = None if is_new else self._unnamed.pop(root_id, None)
+        if kind is not None:
+            self._search(kind, self._alive(kind))
+
     def _is_outermost(self, module: nn.Module) -> bool:
         known = self._outermost.get(id(module))
         return known is not None and known() is module
@@ -170,6 +181,7 @@ class RootNames:
             return
         self._searches[kind] += 1
         numbers = {id(module): number for module, number in alive}
+        self._unnamed.update((number, kind) for _, number in alive if number not in self._found)
         for found, name in self._names_of([module for module, _ in alive]):
             if id(found) in numbers:
                 self._set(numbers[id(found)], name)
@@ -194,6 +206,7 @@ class RootNames:
             other[-1] == known[-1] for number, other in self._found.copy().items() if known and number != root_id
         )
         if last is not None and (not known or is_shared):
+            self._unnamed.pop(root_id, None)
             self._found[root_id] = tuple(one[1] + one[2] for one in (before, last) if one is not None)
 
 

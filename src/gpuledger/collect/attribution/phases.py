@@ -26,6 +26,7 @@ class ThreadState:
     Attributes:
         stack: ``[module_id, last_sequence_number, stack_id]`` of each module call in progress, outermost first.
         token: The current token without the scope.
+        around: Id of the module whose call began before the recording, while its end was not noticed; OUTSIDE for none.
         claimed: Numbers of the nodes that have a module's hook.
         created: Number of the last node that a module has created before another one was current -> that module.
         node_hooks: The hooks of graphs whose backward has not run yet.
@@ -44,6 +45,7 @@ class ThreadState:
     """
 
     __slots__ = (
+        "around",
         "claimed",
         "created",
         "node_hooks",
@@ -65,6 +67,7 @@ class ThreadState:
     def __init__(self) -> None:
         self.stack: list[list[int]] = []
         self.token = ""
+        self.around = OUTSIDE
         self.claimed: set[int] = set()
         self.created: dict[int, Owner] = {}
         self.node_hooks = NodeHooks()
@@ -80,15 +83,21 @@ class ThreadState:
         self.scoped_nodes: dict[int, str] = {}
         self.scopes_before: list[str] = []
 
+    @property
+    def innermost(self) -> Owner:
+        """Return the innermost module, and the stack of its call."""
+        return (self.stack[-1][0], self.stack[-1][2]) if self.stack else (self.around, -1)
+
     def creates_until(self, number: int) -> None:
         """Record that the innermost module has created the thread's nodes before ``number``, since the last record."""
         if number - 1 not in self.created:
-            self.created[number - 1] = (self.stack[-1][0], self.stack[-1][2]) if self.stack else (OUTSIDE, -1)
+            self.created[number - 1] = self.innermost
 
 
 class _Threads(threading.local):
-    def __init__(self) -> None:
+    def __init__(self, see: Callable[[ThreadState], None]) -> None:
         self.state = ThreadState()
+        see(self.state)
 
 
 class ModuleContext:
@@ -132,7 +141,9 @@ class Phases:
     def __init__(self, set_token: Callable[[str], None], tags: TagTable) -> None:
         self.set_token = set_token
         self.tags = tags
-        self.local = _Threads()
+        self.on_thread: Callable[[ThreadState], None] = lambda _state: None
+        """Called in each thread, with its new state, when it is first seen. It must not raise."""
+        self.local = _Threads(lambda state: self.on_thread(state))
         self.step = 0
         self.phase = Phase.SETUP
         self.prefix = ""
@@ -146,7 +157,7 @@ class Phases:
     def start(self) -> None:
         """Begin the first visit and set the calling thread's first token."""
         self.prefix = self.tags.begin_visit(self.step, self.phase)
-        self.put(OUTSIDE)
+        self.put(self.threads.around)
 
     def change(self, phase: Phase, *, step: int | None = None) -> None:
         """Begin a visit in ``phase``, and set the calling thread's token in its innermost module, if any."""
@@ -158,8 +169,7 @@ class Phases:
             self.step = 1
         self.phase = phase
         self.prefix = self.tags.begin_visit(self.step, phase)
-        stack = self.threads.stack
-        self.put(stack[-1][0] if stack else OUTSIDE)
+        self.put(self.threads.innermost[0])
 
     def put(self, module_id: int, flags: int = 0, stack_id: int = -1) -> None:
         """Set the token of the calling thread's next allocations."""

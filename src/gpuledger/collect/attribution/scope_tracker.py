@@ -67,21 +67,42 @@ class ScopeTracker:
         self._tasks = TaskSwitches(self._changed, guard.absorbs)
 
     def install(self) -> None:
-        """Start tracking, from the calling thread's current scope."""
+        """Start tracking, from the scope that each thread has entered before."""
         self._active = True
-        self._phases.local.state.scope_since = self._sequence()
+        self._phases.on_thread = self._see_thread
         scopes.listen(self._changed, self._run)
+        self._tasks.is_wanted = scopes.were_entered()
         self._tasks.watch()
+        state = self._phases.threads
+        state.scope_since = self._sequence()
         level = scopes.current_level()
-        if level.path or self._phases.threads.scope:
+        if level.path or state.scope:
             self._changed(level, None)
 
     def remove(self) -> None:
         """Stop tracking and remove all listeners."""
         self._active = False
+        self._phases.on_thread = lambda _state: None
         scopes.stop_listening(self._changed)
         self._hooks.clear()
         self._tasks.stop()
+
+    def _see_thread(self, state: ThreadState) -> None:
+        """Begin with the current scope of the calling thread, which is seen for the first time."""
+        try:
+            state.scope_since = self._sequence()
+            self._begin_in(state, scopes.current_level())
+        except RecursionError:  # the program is at the recursion limit
+            self._guard.lacked_room = True
+        except BaseException as error:
+            if not self._guard.absorbs(error):
+                raise
+
+    def _begin_in(self, state: ThreadState, level: scopes.Level | None) -> None:
+        """Set the scope of a thread that entered it before the thread was seen."""
+        state.scope = self._piece("" if level is None else level.path)
+        if state.scope:
+            state.scope_changes[state.scope_since] = state.scope
 
     # -- forward ------------------------------------------------------------------------------------------------
 
@@ -93,23 +114,24 @@ class ScopeTracker:
         """
         phases, local, set_token = self._phases, self._phases.local, self._phases.set_token
         sequence, outside, backward = self._sequence, suffix(OUTSIDE), Phase.BACKWARD
-        mine, find, guard = self._mine, self._find, self._guard
+        mine, find, guard, begin_in = self._mine, self._find, self._guard, self._begin_in
 
         def changed(level: scopes.Level, scope: scopes.Scope | None) -> None:
             try:
                 state = local.state
+                token = state.token
+                if not token:
+                    token = state.token = phases.prefix + outside
+                    begin_in(state, level if scope is None else level.around)
                 if level.noted_by is mine and phases.phase is not backward:
                     piece = level.piece
                 else:
                     piece = find(state, level, scope)
                 state.scope = piece
                 changes = state.scope_changes
-                changes[sequence()] = piece
                 if len(changes) > CHANGES_KEPT:
                     keep_changes(state)
-                token = state.token
-                if not token:
-                    token = state.token = phases.prefix + outside
+                changes[sequence()] = piece
                 set_token(token + piece)
             except BaseException as error:
                 if not guard.absorbs(error):

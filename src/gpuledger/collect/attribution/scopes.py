@@ -90,7 +90,7 @@ def _go_in(around: Level, scope: Scope) -> Level:
     global _levels_made
     _levels_made += 1
     if _levels_made > LEVELS_KEPT:
-        _levels_made = 0
+        _levels_made = 1
         forgotten: Level | None = around
         while forgotten is not None:
             forgotten.inside.clear()
@@ -98,6 +98,11 @@ def _go_in(around: Level, scope: Scope) -> Level:
     path = f"{around.path}{SEPARATOR}{scope.name}" if around.path and scope.append else scope.name
     level = around.inside[scope.key] = Level(path, around)
     return level
+
+
+def were_entered() -> bool:
+    """Return whether the program has entered a scope."""
+    return _levels_made > 0
 
 
 def current_level(context: Context | None = None) -> Level:

@@ -74,14 +74,7 @@ class StackTable:
         known = self._ids.get(frames)
         if known is not None:
             return known
-        written = (frame for one in frames for frame in self._sources.get(one[:2], (one,)))
-        found = [
-            dynamo.as_written(frame)
-            for frame in written
-            if not frame[0].startswith(_OURS) and frame[0] not in self._left_out
-        ]
-        # A tuple that grows from a generator raises SystemError if another thread lists all objects meanwhile.
-        kept = tuple(found[:MAX_FRAMES])
+        kept = self.as_written(frames)
         if not kept:
             return -1
         place = next((self._places[one[:2]] for one in frames if one[:2] in self._places), None)
@@ -94,6 +87,17 @@ class StackTable:
             number = self._ids.setdefault(kept, new) if place is None else self._placed.setdefault((kept, place), new)
         self._ids[frames] = number
         return number
+
+    def as_written(self, frames: Frames) -> Frames:
+        """Return frames with the lines of the program that generated lines are made from, and without our own."""
+        written = [frame for one in frames for frame in self._sources.get(one[:2], (one,))]
+        found = [
+            dynamo.as_written(frame)
+            for frame in written
+            if not frame[0].startswith(_OURS) and frame[0] not in self._left_out
+        ]
+        # A tuple that grows from a generator raises SystemError if another thread lists all objects meanwhile.
+        return tuple(found[:MAX_FRAMES])
 
     def intern_frame(self, frame: FrameType | None) -> int:
         """Return the id of the stack that starts at ``frame``."""

@@ -19,6 +19,7 @@ from torch import nn
 from gpuledger.collect.adapter.compiler.backward_cache import keep_backward, recall_backward
 from gpuledger.collect.adapter.compiler.compiled_cache import cache_directory, keep, recall, remember, remembered
 from gpuledger.collect.adapter.compiler.compiled_lines import find_modules
+from gpuledger.collect.adapter.compiler.data_flow import inputs_of, is_of_backward
 from gpuledger.collect.adapter.compiler.generated_code import (
     GeneratedFunction,
     LineObservation,
@@ -27,6 +28,7 @@ from gpuledger.collect.adapter.compiler.generated_code import (
     read_functions,
 )
 from gpuledger.collect.adapter.compiler.graph_nodes import CompiledGraph, NodeOrigin
+from gpuledger.collect.adapter.compiler.graph_operations import GraphOperation
 from gpuledger.collect.adapter.compiler.inductor import LOST_WITHOUT, CompilerWatch, source_lines
 from gpuledger.collect.adapter.compiler.traced_code import places_of_traced
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
@@ -38,6 +40,9 @@ from gpuledger.collect.compiled.sites import Site, below_callers, sites_of
 from gpuledger.model.journal.journal import CACHED_CODE, FOUND_BY_LINES, WITHOUT_MODULES
 
 OUTSIDE = -1
+
+_WHOLE_GRAPH = "call"
+"""Name of the generated function that gets the inputs of the graph."""
 
 _RECORD_AGAIN = "Set TORCHINDUCTOR_FORCE_DISABLE_CACHES=1 to record its modules."
 
@@ -63,12 +68,23 @@ NOTES = {
 
 @dataclass(frozen=True)
 class ObservedFunction:
-    """A generated function, and its sites in the order of their marks. ``unknown`` is that of its graph."""
+    """A generated function.
+
+    Attributes:
+        file: Its file.
+        generated: The function.
+        sites: Its sites in the order of their marks.
+        unknown: Why the modules of its graph are not known; "" if they are.
+        inputs: Names of its inputs in the graph, if it changes some of them.
+        operations: What it computes, if it changes inputs.
+    """
 
     file: str
     generated: GeneratedFunction
     sites: tuple[Site, ...]
     unknown: str = ""
+    inputs: tuple[str, ...] = ()
+    operations: tuple[GraphOperation, ...] = ()
 
 
 class CompiledGraphs:
@@ -192,17 +208,29 @@ class CompiledGraphs:
             return
         known = {id(function.generated.function) for function in self.functions}
         lines = source_lines(graph.file)
+        inputs, operations = self._changes(graph)
         sites_by_name = below_callers({one.name: tuple(sites_of(graph, one.statements, lines)) for one in functions})
         for generated in functions:
             if id(generated.function) in known:
                 continue
             sites = sites_by_name[generated.name]
             function = ObservedFunction(graph.file, generated, sites, graph.unknown)
+            if generated.name == _WHOLE_GRAPH:
+                function = replace(function, inputs=inputs, operations=operations)
             self.functions.append(function)
             self._stacks.add_sources({(graph.file, site.line): site.main.frames for site in sites if site.main.frames})
             self._stacks.leave_out(graph.file)
             self._observe(function)
         self._journal.fact(compiled_graphs=len({function.file for function in self.functions}))
+
+    def _changes(self, graph: CompiledGraph) -> tuple[tuple[str, ...], tuple[GraphOperation, ...]]:
+        """Return the inputs and the operations of a graph that is being compiled, if it changes its inputs."""
+        captured = self._watch.being_compiled
+        if captured is None or not captured.operations:
+            return (), ()
+        text = Path(graph.file).read_text(encoding="utf-8")
+        inputs = () if is_of_backward(text) else tuple(inputs_of(captured, text))
+        return inputs, captured.operations if inputs else ()
 
     def _module_added(self, module: nn.Module, module_id: int) -> None:
         """Learn which modules and source lines the code of a graph module computes, as of ``torch.export``."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 
+from gpuledger.collect.adapter.compiler.graph_operations import GraphOperation
 from gpuledger.collect.adapter.guard import Guard
+from gpuledger.collect.adapter.program_objects import without_overrides
 from gpuledger.collect.attribution.phases import Phases, ThreadState
 from gpuledger.collect.attribution.stacks import StackTable
 from gpuledger.collect.attribution.tags import flags_of, module_id_of, suffix
@@ -41,6 +43,8 @@ class CompiledMemory:
         self.recorder = recorder
         self.look_for_modules: Callable[[], None] = lambda: None
         """Called if code runs outside modules that was compiled for modules which are not registered."""
+        self.see_changes: Callable[[Iterable[GraphOperation], Mapping[str, Any]], None] = lambda _, __: None
+        """Called with the operations of code that changes its inputs, and these by their names in its graph."""
 
     def install(self) -> None:
         """Observe all generated functions."""
@@ -96,7 +100,12 @@ class _Observer:
                 recording.graphs.note_called(self._function, sys._getframe())
                 suffixes = self._suffixes[key] = self._tokens(*key)
             contains = self._contains if key[0] == OUTSIDE else None
-            return _Call(recording, state, suffixes, None if contains is None else recording.begin(contains))
+            phase_after = None if contains is None else recording.begin(contains)
+            if self._function.operations and len(inputs) == len(self._function.inputs):
+                named = dict(zip(self._function.inputs, inputs, strict=True))
+                with without_overrides():
+                    recording.see_changes(self._function.operations, named)
+            return _Call(recording, state, suffixes, phase_after)
         except BaseException as error:
             if not recording.guard.absorbs(error):
                 raise

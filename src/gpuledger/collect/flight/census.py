@@ -7,15 +7,16 @@ the tensors at the end of the next one. Both end before :data:`BUDGET_NS`, and s
 from __future__ import annotations
 
 import gc
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from gpuledger.collect.adapter.program_objects import without_overrides
-from gpuledger.collect.flight.element_sizes import bytes_per_element
+from gpuledger.collect.flight.element_sizes import ElementSize, size_of_element
 from gpuledger.collect.flight.holders import LOCAL_OF, Named, named_objects, running_functions
 from gpuledger.collect.flight.holders import Key as NameKey
 from gpuledger.collect.flight.tensor_count import BUDGET_NS, TensorCount, referenced_tensors
 from gpuledger.collect.flight.time_limit import OutOfTimeError, TimeLimit
-from gpuledger.model.flight_facts import DATA, EXPLAINED_FRAC, FEWEST_TENSORS
+from gpuledger.model.flight_facts import DATA, EXPLAINED_FRAC, FEWEST_TENSORS, LEAST_KEPT_BYTES
 
 NAMES_NS = 25_000_000
 """Longest part of it for the names of what the program keeps; the rest is for what the elements of these keep."""
@@ -28,6 +29,48 @@ LEAST_MORE = 3
 """Smallest number of elements that a container must have gained to count as grown."""
 _TIERS = {"graph": 2, "tensor": 2, "exception": 1}
 """What a container holds -> its place in the order of objects that do not explain the growth."""
+
+
+class _Seen(NamedTuple):
+    """Step of the first census that has seen an object, its size then, and the first bytes of its data."""
+
+    step: int
+    size: int = 0
+    prefix: bytes | None = b""
+
+
+@dataclass(frozen=True)
+class _Grown:
+    """An object that has gained ``more`` elements, nodes or bytes in a number of steps."""
+
+    named: Named
+    more: int
+    element: ElementSize
+    explains: bool
+    steps: int
+
+    @property
+    def gained_bytes(self) -> int:
+        """Return the bytes that it has gained."""
+        return self.more * self.element.bytes
+
+    @property
+    def keeps_tensors(self) -> bool:
+        """Return whether it keeps more tensors for ever, and more than those of losses and rates."""
+        is_endless = self.named.bound is None and self.named.content == "tensor"
+        return is_endless and self.element.tensors > 0 and self.gained_bytes >= LEAST_KEPT_BYTES * self.steps
+
+    def rank(self) -> tuple[bool, int, bool, int, int]:
+        """Return a value by which the object that explains the growth best is the largest."""
+        tier = _TIERS.get(self.named.content, 0)
+        return self.explains, tier, self.named.bound is None, self.gained_bytes, self.more
+
+    def as_fact(self) -> dict[str, Any]:
+        """Return it as the JSON of a holder."""
+        one = self.named
+        words = {"kind": one.kind, "name": one.name, "where": one.where, "path": one.path, "length": one.size}
+        sizes = {"element_bytes": self.element.bytes, "element_tensors": self.element.tensors}
+        return {**words, "more": self.more, "content": one.content, "bound": one.bound, **sizes}
 
 
 class Census:
@@ -51,11 +94,20 @@ class Census:
         self._limit = TimeLimit(BUDGET_NS - REST_NS)
         with without_overrides():
             named, self._has_all_names = named_objects(TimeLimit(NAMES_NS))
-            self.holder = None if earlier is None else self._grown_most(named, earlier, grown_bytes)
-            self._before = {key: (one.size, one.prefix) for key, one in named.items()}
+            grown = [] if earlier is None else self._grown(named, earlier, grown_bytes)
+            self.holder = self._grown_most(grown, named, grown_bytes)
+            kept = [one for one in grown if one.keeps_tensors]
+            self.kept = max(kept, key=lambda one: one.gained_bytes).as_fact() if kept else None
+            self._before = {key: _Seen(step, one.size, one.prefix) for key, one in named.items()}
+            if earlier is not None:
+                earlier._learn(self)
             self.graph_nodes = max((one.size for one in named.values() if one.kind == "graph"), default=0)
-            del named
+            del named, grown, kept
         self.took_ns = self._limit.used_ns
+
+    def seen_at(self, key: NameKey) -> int:
+        """Return the step of the census that has seen an object first; that of this one if none has."""
+        return self._before.get(key, _Seen(self.step)).step
 
     @property
     def needs_count(self) -> bool:
@@ -89,46 +141,50 @@ class Census:
                 for (device_idx, kind), (tensors, size) in largest
             ],
             "holder": self.holder,
+            "kept": self.kept,
         }
 
-    def _grown_most(self, named: dict[NameKey, Named], earlier: Census, grown_bytes: int) -> dict[str, Any] | None:
-        """Return the object that explains the growth since the earlier census best.
+    def _grown(self, named: dict[NameKey, Named], earlier: Census, grown_bytes: int) -> list[_Grown]:
+        """Return the objects that have grown since the earlier census.
 
-        What has gained a large part of it comes first. Else it can be a graph, whose tensors cannot be counted, and
-        then an object of which it is not known what it holds. Containers without a limit come before those with one.
-        Variables of a function that was not running at the earlier census are of this step, unless they explain it.
+        Variables of a function that was not running then are of this step, unless they explain the growth.
         """
-        found: list[tuple[tuple[bool, int, bool, int, int], Named, int, int]] = []
-        parts: dict[tuple[str, str], list[tuple[Named, int, int]]] = {}
-        """Containers that hold a small part of the growth each, by the variable that they are in."""
+        found = []
         for key, one in named.items():
             more = self._more(key, one, earlier)
             if more < LEAST_MORE:
                 continue
-            element_bytes = 1 if one.content == DATA else self._element_bytes(one)
-            gained_bytes = more * element_bytes
-            explains = gained_bytes >= EXPLAINED_FRAC * grown_bytes > 0
-            if not (explains or self._can_be_older(one, earlier)):
-                continue
-            if element_bytes and not explains and "graph" not in (one.kind, one.content):
-                if one.content != DATA:
-                    parts.setdefault((one.name.partition("[")[0], one.where), []).append((one, more, gained_bytes))
+            element = ElementSize(1) if one.content == DATA else self._element_size(one)
+            explains = more * element.bytes >= EXPLAINED_FRAC * self._grown_since(key, earlier, grown_bytes) > 0
+            if explains or self._can_be_older(one, earlier):
+                found.append(_Grown(one, more, element, explains, self.step - earlier.seen_at(key)))
+        return found
+
+    def _grown_most(self, grown: list[_Grown], named: dict[NameKey, Named], grown_bytes: int) -> dict[str, Any] | None:
+        """Return the object that explains the growth since the earlier census best.
+
+        What has gained a large part of it comes first. Else it can be a graph, whose tensors cannot be counted, and
+        then an object of which it is not known what it holds. Containers without a limit come before those with one.
+        """
+        found: list[_Grown] = []
+        parts: dict[tuple[str, str], list[_Grown]] = {}
+        """Containers that hold a small part of the growth each, by the variable that they are in."""
+        for one in grown:
+            if one.element.bytes and not one.explains and "graph" not in (one.named.kind, one.named.content):
+                if one.named.content != DATA:
+                    parts.setdefault((one.named.name.partition("[")[0], one.named.where), []).append(one)
                 continue  # it holds something else, such as the losses of all steps, or shares it with others
-            rank = explains, _TIERS.get(one.content, 0), one.bound is None, gained_bytes, more
-            found.append((rank, one, more, element_bytes))
+            found.append(one)
         for (name, where), group in parts.items():
-            gained_bytes, more = sum(gained for *_, gained in group), sum(more for _, more, _ in group)
+            gained_bytes, more = sum(one.gained_bytes for one in group), sum(one.more for one in group)
             if len(group) > 1 and gained_bytes >= EXPLAINED_FRAC * grown_bytes > 0:
                 outer = named.get((name, where, ""))
-                kind, size = "container" if outer is None else outer.kind, sum(one.size for one, *_ in group)
+                kind, size = "container" if outer is None else outer.kind, sum(one.named.size for one in group)
                 whole = Named(kind, name, where, name, size, "tensor")
-                found.append(((True, 2, True, gained_bytes, more), whole, more, gained_bytes // more))
-        if not found:
-            return None
-        rank, best, more, element_bytes = max(found, key=lambda item: item[0])
-        self._is_explained = rank[0]
-        words = {"kind": best.kind, "name": best.name, "where": best.where, "path": best.path, "length": best.size}
-        return {**words, "more": more, "content": best.content, "bound": best.bound, "element_bytes": element_bytes}
+                found.append(_Grown(whole, more, ElementSize(gained_bytes // more), True, group[0].steps))
+        best = max(found, key=_Grown.rank, default=None)
+        self._is_explained = best is not None and best.explains
+        return None if best is None else best.as_fact()
 
     @staticmethod
     def _can_be_older(one: Named, earlier: Census) -> bool:
@@ -138,9 +194,9 @@ class Census:
 
     def _more(self, key: NameKey, one: Named, earlier: Census) -> int:
         """Return by how much an object has grown; 0 if that is not known, or if it is another object of its name."""
-        size, prefix = earlier._before.get(key, (0, b""))
-        if not size and not earlier._has_all_names:
+        if key not in earlier._before and not earlier._has_all_names:
             return 0
+        _, size, prefix = earlier._before.get(key, _Seen(earlier.step))
         more = one.size - size
         if one.kind == "graph":
             return more if more >= self.step - earlier.step else 0
@@ -148,10 +204,21 @@ class Census:
         accumulates = one.prefix is None or (one.prefix and one.prefix == prefix)
         return more if one.content != DATA or accumulates else 0
 
-    def _element_bytes(self, one: Named) -> int:
+    def _grown_since(self, key: NameKey, earlier: Census, grown_bytes: int) -> float:
+        """Return the share of the growth that came after an object was seen first."""
+        seen = earlier.seen_at(key)
+        return grown_bytes * (self.step - seen) / (self.step - earlier.step) if seen > earlier.step else grown_bytes
+
+    def _learn(self, later: Census) -> None:
+        """Add what a later census has seen and this one had not the time for."""
+        if not self._has_all_names:
+            self._before = later._before | self._before
+            self._has_all_names = later._has_all_names
+
+    def _element_size(self, one: Named) -> ElementSize:
         if one.kind == "graph":
-            return 0
+            return ElementSize()
         try:
-            return bytes_per_element(one.value, self._limit)
+            return size_of_element(one.value, self._limit)
         except OutOfTimeError:
-            return 0
+            return ElementSize()

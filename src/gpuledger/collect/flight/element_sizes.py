@@ -9,7 +9,7 @@ from collections import Counter, deque
 from dataclasses import dataclass
 from itertools import islice
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodType, ModuleType, TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -46,6 +46,7 @@ class Data:
     key: int
     size_bytes: int
     prefix: bytes | None
+    is_tensor: bool = False
 
 
 def data_of(value: Any) -> Data | None:
@@ -91,28 +92,39 @@ def last_elements(container: Any, count: int) -> list[Any]:
     return []
 
 
-def bytes_per_element(container: Any, limit: TimeLimit) -> int:
-    """Return the mean bytes that one of the last elements of a container keeps, and no other of them; 0 if unknown.
+class ElementSize(NamedTuple):
+    """Mean bytes and mean number of tensors that one element keeps, and no other of its container. 0 if unknown."""
+
+    bytes: int = 0
+    tensors: float = 0.0
+
+
+def size_of_element(container: Any, limit: TimeLimit) -> ElementSize:
+    """Return what one of the last elements of a container keeps.
 
     Raises:
         OutOfTimeError: The time was over before all of these were seen.
     """
     last = last_elements(container, SAMPLE)
     owners = Counter[int]()
-    sizes: dict[int, int] = {}
+    found: dict[int, Data] = {}
     is_known = True
     for element in last:
-        found, all_known = _data_below(element, limit)
+        below, all_known = _data_below(element, limit)
         is_known = is_known and all_known
-        owners.update(found.keys())
-        sizes |= found
-    own_bytes = sum(size for key, size in sizes.items() if owners[key] == 1 or len(last) == 1)
-    return max(own_bytes // len(last), PLACE_BYTES if is_known else 0) if last else 0
+        owners.update(below.keys())
+        found |= below
+    if not last:
+        return ElementSize()
+    own = [data for key, data in found.items() if owners[key] == 1 or len(last) == 1]
+    mean_bytes = sum(data.size_bytes for data in own) // len(last)
+    tensors = sum(data.is_tensor for data in own) / len(last)
+    return ElementSize(max(mean_bytes, PLACE_BYTES if is_known else 0), tensors)
 
 
-def _data_below(top: Any, limit: TimeLimit) -> tuple[dict[int, int], bool]:
-    """Return the bytes of the data that an object keeps, by the key of the memory, and whether that is all it keeps."""
-    found: dict[int, int] = {}
+def _data_below(top: Any, limit: TimeLimit) -> tuple[dict[int, Data], bool]:
+    """Return the data that an object keeps, by the key of the memory, and whether that is all it keeps."""
+    found: dict[int, Data] = {}
     is_known = True
     waiting: deque[Any] = deque([top])
     seen: set[int] = set()
@@ -125,7 +137,7 @@ def _data_below(top: Any, limit: TimeLimit) -> tuple[dict[int, int], bool]:
         seen.add(id(value))
         data = data_of(value)
         if data is not None:
-            found[data.key] = data.size_bytes
+            found[data.key] = data
         elif not issubclass(type(value), _NOT_FOLLOWED):
             inside = [one for one in _referents(value) if not issubclass(type(one), type)]
             is_known = is_known and (bool(inside) or issubclass(type(value), _KNOWN))
@@ -172,7 +184,8 @@ def _of_tensor(tensor: Any) -> Data | None:
         return None
     if not address:
         return None
-    return Data(address, size, _read(address if size >= PREFIX_BYTES else 0) if on_host else None)
+    prefix = _read(address if size >= PREFIX_BYTES else 0) if on_host else None
+    return Data(address, size, prefix, is_tensor=True)
 
 
 def _read(address: int) -> bytes:

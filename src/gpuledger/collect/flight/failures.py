@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
 from collections.abc import Callable
 from itertools import count
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any
 
 import torch
 from torch import nn
 
-from gpuledger.collect.adapter import torch_private
+from gpuledger.collect.adapter import dynamo, torch_private
 from gpuledger.collect.adapter.frames import locals_of
 from gpuledger.collect.adapter.program_objects import attributes_of, known_sizes, tensors_in, without_overrides
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
@@ -30,8 +31,10 @@ MOST_KEPT = 2
 """The first error and the worst: the one with the most allocated bytes."""
 
 _CALL = nn.Module._call_impl.__code__
-OUTSIDE = ("torch", "gpuledger")
+_OUTSIDE = ("torch", "gpuledger", "numpy")
 """Packages with frames that are not the program's."""
+_FILES = (os.path.dirname(torch.__file__) + os.sep, "<eval_with_key>")
+"""Beginnings of the names of PyTorch's files, and of code that it writes."""
 _SHAPES = 6
 
 
@@ -52,6 +55,7 @@ class Failures:
         """Returns the id of the module whose code the calling thread runs, in the recorded steps; -1 if unknown."""
         self._journal = journal
         self._registry = registry
+        self._table = stacks
         self._stacks = HistoryStacks(stacks)
         self._busy = threading.Lock()
         self._numbers = count()
@@ -65,28 +69,34 @@ class Failures:
         """Look at an error for what has grown since ``earlier``, when ``in_use_bytes`` were allocated."""
         self._earlier, self._earlier_bytes = earlier, in_use_bytes
 
-    def happened(self, facts: dict[str, Any], step: int) -> None:
+    def happened(self, facts: dict[str, Any], step: int) -> bool:
         """Record an error before the program receives it, or one of a library or of the host that ends the program.
 
         ``facts`` are those of the allocator's observer, of :func:`library_failures.find_library_failure`, or of
-        :func:`host_failures.find_host_failure`.
+        :func:`host_failures.find_host_failure`. An exception that the program can handle has its ``traceback``, too.
+        One that ends the program has ``was_counted`` if it was among those.
+
+        Returns:
+            Whether it should be written at once. Of host memory that is asked for again and again, this is the first
+            error, the second, the fourth, and so on: a file for each would slow the program down.
         """
         if not self._busy.acquire(blocking=False):  # a second one, in another thread, while the first is written
-            self._count(facts, step)
-            return
+            return self._count(facts, step)
         try:
             if facts["device_idx"] < 0:
-                self._record_host(facts, step)
-            else:
-                self._record(facts, step)
+                return self._record_host(facts, step)
+            self._record(facts, step)
+            return True
         finally:
             self._busy.release()
 
-    def _count(self, facts: dict[str, Any], step: int) -> None:
-        if self.facts:
-            self.facts[-1]["times"] = self.facts[-1].get("times", 1) + 1
-            self.facts[-1] |= {"last_step": step, "last_tried_bytes": facts.get("tried_bytes")}
-            self._journal.fact(oom=self.facts)
+    def _count(self, facts: dict[str, Any], step: int) -> bool:
+        if not self.facts:
+            return True
+        times = self.facts[-1].get("times", 1) + 1
+        self.facts[-1] |= {"times": times, "last_step": step, "last_tried_bytes": facts.get("tried_bytes")}
+        self._journal.fact(oom=self.facts)
+        return facts["device_idx"] >= 0 or not times & (times - 1)
 
     def _record(self, facts: dict[str, Any], step: int) -> None:
         allocated, allocations = _allocated(facts["device_idx"])
@@ -132,50 +142,61 @@ class Failures:
         self._journal.fact(failure_census=Census(step, self._earlier, grown_bytes).as_fact())
         fact["took_ns"] = time.time_ns() - started_ns
 
-    def _record_host(self, facts: dict[str, Any], step: int) -> None:
+    def _record_host(self, facts: dict[str, Any], step: int) -> bool:
         """Record that host memory could not be allocated.
 
-        Of errors with a traceback, which end the program, each is kept. An operator has raised the others just now, and
-        the program can try again and again: the first is kept, with the number of all.
+        Of errors that end the program, each is kept. The others have been raised just now, and the program can try
+        again and again: the first is kept, with the number of all.
         """
-        if facts["frames"]:
-            request: dict[str, Any] = {}
-        elif self._has_refused:
-            self._count(facts, step)
-            return
-        else:
+        may_go_on, was_counted = "traceback" in facts, facts.pop("was_counted", False)
+        place = facts.pop("traceback", None)
+        request: dict[str, Any] = {"frames": self._as_written(facts["frames"])}
+        if may_go_on and self._has_refused:
+            return self._count(facts, step)
+        if was_counted and self.facts:
+            self.facts[-1]["times"] -= 1
+        if may_go_on:
             self._has_refused = True
-            request = self._request(sys._getframe(1))
+            request = self._request(sys._getframe(1), place)
             request |= {"thread": _thread_name(), "is_main_thread": _is_main_thread()}
         self.facts.append({**facts, **request, "step": step, "t_ns": time.time_ns(), "times": 1})
         self._journal.fact(oom=self.facts)
+        return True
 
-    def _request(self, frame: FrameType | None) -> dict[str, Any]:
-        """Return the line of the program that asked, the modules it was in, and the shapes of their inputs."""
+    def _request(self, frame: FrameType | None, place: TracebackType | None = None) -> dict[str, Any]:
+        """Return the line of the program that asked, the modules it was in, and the shapes of their inputs.
+
+        ``frame`` is the innermost one that runs. ``place`` is the traceback of an exception that has left others.
+        """
         frames: list[list[Any]] = []
         modules: list[nn.Module] = []
         found: dict[str, Any] = {
             **{"inputs": [], "in_optimizer": False, "is_training": None},
             "grad_enabled": torch.is_grad_enabled(),
         }
-        while frame is not None and len(frames) < MAX_FRAMES:
-            code = frame.f_code
+        for at, line in _lines(frame, place):
+            if len(frames) >= MAX_FRAMES:
+                break
+            code = at.f_code
             if code is _CALL:
-                values = locals_of(frame)
+                values = locals_of(at)
                 module: Any = values.get("self")
-                if issubclass(type(module), nn.Module):
+                if issubclass(type(module), nn.Module) and not dynamo.is_compilers_own(module):
                     modules.append(module)
                 found["is_training"] = attributes_of(module).get("training")
                 found["inputs"] = _shapes((values.get("args", ()), values.get("kwargs", {})))
                 del values, module
-            place = str(frame.f_globals.get("__name__", ""))
-            found["in_optimizer"] |= place.startswith("torch.optim.")
-            package = place.partition(".")[0]
-            if package not in OUTSIDE:
-                frames.append([code.co_filename, frame.f_lineno, code.co_name])
-            frame = frame.f_back
+            name = str(at.f_globals.get("__name__", ""))
+            found["in_optimizer"] |= name.startswith("torch.optim.")
+            if is_of_program(at):
+                frames.append([code.co_filename, line, code.co_name])
         numbers = [self._registry.register(module) for module in reversed(modules)]  # the outermost knows the paths
-        return {**found, "module_id": numbers[-1] if numbers else self._module_in_backward(), "frames": frames}
+        number = numbers[-1] if numbers else self._module_in_backward()
+        return {**found, "module_id": number, "frames": self._as_written(frames)}
+
+    def _as_written(self, frames: list[list[Any]]) -> list[list[Any]]:
+        """Return frames with lines of the program in the place of those of generated code."""
+        return [list(one) for one in self._table.as_written(tuple([(file, line, name) for file, line, name in frames]))]
 
     def _module_in_backward(self) -> int | None:
         """Return the module whose backward asked, if it is known."""
@@ -183,6 +204,24 @@ class Failures:
             return None
         at_work = self.module_at_work()
         return at_work if at_work >= 0 else module_in_backward(self._registry)
+
+
+def is_of_program(frame: FrameType) -> bool:
+    """Return whether a frame runs code of the program, and not of PyTorch, NumPy or gpuledger."""
+    package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    return package not in _OUTSIDE and not frame.f_code.co_filename.startswith(_FILES)
+
+
+def _lines(frame: FrameType | None, place: TracebackType | None) -> list[tuple[FrameType, int]]:
+    """Return the frames that an exception has left and those that run, with their lines, innermost first."""
+    found: list[tuple[FrameType, int]] = []
+    while place is not None:
+        found.insert(0, (place.tb_frame, place.tb_lineno))
+        place = place.tb_next
+    while frame is not None:
+        found.append((frame, frame.f_lineno))
+        frame = frame.f_back
+    return found
 
 
 def add_snapshot(part: Part, number: int, device_idx: int, snapshot: dict[str, Any]) -> None:

@@ -27,10 +27,10 @@ from gpuledger.collect.flight.host_memory import HostMemory
 from gpuledger.collect.flight.last_events import RING_ENTRIES, LastEvents
 from gpuledger.collect.flight.late_stacks import LateStacks
 from gpuledger.collect.flight.step_counters import HOST_FRAC, CudaCounters, DeviceCounters, StepCounters
-from gpuledger.collect.flight.tensor_count import TensorCount, referenced_tensors
+from gpuledger.collect.flight.tensor_count import ReferenceCounts, TensorCount, referenced_tensors
 from gpuledger.collect.memory.window import MemoryWindow
 from gpuledger.collect.passes.outcomes import LaterMeasurement
-from gpuledger.model.flight_facts import CENSUS_RATIO, FIRST_CENSUS_STEPS
+from gpuledger.model.flight_facts import CENSUS_RATIO, FEWEST_TENSORS, FIRST_CENSUS_STEPS, GROWN_BYTES
 from gpuledger.model.journal.journal import Part
 
 WRITE_EVERY_NS = 5_000_000_000
@@ -40,8 +40,10 @@ WRITE_ROWS = 4_096
 LOOK_NS = 20_000_000
 """Shortest time between two looks at whether it is time to write."""
 
-GROWN_BYTES = 4 << 20
-"""Growth since the first census from which on there is a next one."""
+SLOW_RATIO = 3
+"""Ratio of the number of steps at a census to that at the one before, if memory has grown by less."""
+SLOWLY_GROWN_BYTES = 1 << 20
+"""Growth of host memory from which on there is such a census, if tensors did not become more."""
 
 MOST_CENSUSES = 24
 
@@ -73,6 +75,7 @@ class FlightRecorder:
         self._first: Census | None = None
         self._first_bytes = 0
         self._next_census = 0
+        self._references = ReferenceCounts()
         self._uncounted: Census | None = None
         """The last census, if its tensors have still to be counted."""
 
@@ -103,6 +106,8 @@ class FlightRecorder:
             kept.step_ended(step)
             self._count_tensors(kept, step)
         if self.is_alone:
+            if self._events is None:
+                self._references.step_ended(step)
             if self._uncounted is not None:
                 self._count_for(self._uncounted)
             elif step >= self._next_census:
@@ -118,7 +123,7 @@ class FlightRecorder:
         self._host.read_now_and_then(end_ns)
         if self.is_alone and (end_ns - self._written_ns >= WRITE_EVERY_NS or counters.rows >= WRITE_ROWS):
             self._written_ns = end_ns
-            self._journal.fact(steps_seen=step)
+            self._journal.fact(steps_seen=step, tensor_counts=self._references.counts)
             self._host.write_facts(self._journal)
             self._journal.append()
 
@@ -152,7 +157,8 @@ class FlightRecorder:
         """
         self.take_out()
         if self._counters is not None:
-            self._journal.fact(steps_seen=step, has_all_steps=has_all_steps)
+            counts = self._references.counts
+            self._journal.fact(steps_seen=step, has_all_steps=has_all_steps, tensor_counts=counts)
             self._host.write_facts(self._journal)
             kept = self._kept()
             self._journal.fact(kept_blocks=None if kept is None else kept.as_fact())
@@ -180,16 +186,16 @@ class FlightRecorder:
     # -- censuses -------------------------------------------------------------------------------------------------
 
     def _look_around(self, step: int) -> None:
-        """Take a census if it is due: the first always, later ones only if memory has grown."""
+        """Take a census if it is due: the first always, later ones if memory or the number of tensors has grown."""
         self._next_census = math.ceil(CENSUS_RATIO * step)
         in_use = self._bytes_in_use()
         is_first = self._first is None
         if torch_private.is_in_backward() or len(self._censuses) >= MOST_CENSUSES:
             return
         grown_bytes = in_use - self._first_bytes
-        if not is_first and grown_bytes < GROWN_BYTES:
+        if not is_first and grown_bytes < GROWN_BYTES and not self._grows_slowly(step, grown_bytes):
             return
-        census = Census(step, self._first, grown_bytes)
+        census = Census(step, self._first, max(grown_bytes, GROWN_BYTES))
         if is_first:
             self._first, self._first_bytes = census, in_use
             self.failures.compare_with(census, in_use)
@@ -197,6 +203,17 @@ class FlightRecorder:
         self._censuses.append(census.as_fact())
         self._journal.fact(censuses=self._censuses)
         self._journal.pause("census", time.time_ns() - census.took_ns, census.took_ns)
+
+    def _grows_slowly(self, step: int, grown_bytes: int) -> bool:
+        """Return whether host memory or the number of tensors has grown a little, and the last census was long ago.
+
+        Memory that is free in the process takes what is small, so that it hides growth at first. On a GPU, it does not.
+        """
+        first, counts = self._first, self._references.counts
+        if first is None or not counts or step < SLOW_RATIO * int(self._censuses[-1]["step"]):
+            return False
+        more = 0 if first.tensor_references is None else counts[-1][1] - first.tensor_references
+        return grown_bytes >= SLOWLY_GROWN_BYTES or more >= FEWEST_TENSORS * (step - first.step)
 
     def _count_for(self, census: Census) -> None:
         """Count the tensors for the last census. It had a step's time already, and this has that of another one."""

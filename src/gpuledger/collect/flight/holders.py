@@ -16,7 +16,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
-from types import CellType, FrameType, FunctionType, MappingProxyType, MethodType, ModuleType, TracebackType
+from types import FrameType, FunctionType, MappingProxyType, MethodType, ModuleType, TracebackType
 from typing import Any, TypeAlias
 
 import torch
@@ -33,7 +33,7 @@ from gpuledger.collect.adapter.program_objects import (
     module_of_class,
 )
 from gpuledger.collect.flight.bounds import CACHE, bound_of, parameter_count, results_of
-from gpuledger.collect.flight.chains import SHORTEST, chain_below
+from gpuledger.collect.flight.chains import SHORTEST, chain_below, named_values
 from gpuledger.collect.flight.element_sizes import data_of, last_elements
 from gpuledger.collect.flight.graphs import keeps_graph, nodes_below
 from gpuledger.collect.flight.time_limit import OutOfTimeError, TimeLimit
@@ -297,10 +297,9 @@ def _inside(place: _Place) -> Iterator[_Place]:
     elif issubclass(kind, _SEQUENCES):
         for inner in _ends(value):
             yield _Place(place.name, place.where, inner, depth, f"{place.path}[…]")
-    elif kind is FunctionType:
-        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=False):
-            if (content := _content_of_cell(cell)) is not None:
-                yield _Place(name, f"closure of {value.__name__}", content, depth, name)
+    elif kind in (FunctionType, functools.partial):
+        for name, where, inner in named_values(value):
+            yield _Place(name or place.name, where if name else place.where, inner, depth, name or place.path)
     elif kind is MethodType:
         yield _Place(place.name, place.where, value.__self__, depth, place.path)
     elif not issubclass(kind, (type, ModuleType, FrameType, TracebackType)):
@@ -347,25 +346,8 @@ def _content_of(value: Any, depth: int = 3) -> str:
             return "exception"
         if depth and len_of(one) and (content := _content_of(one, depth - 1)):
             return content
-        if any(map(is_tensor, _bound_values(one))):
+        if any(is_tensor(value) for *_, value in named_values(one)):
             return "tensor"
         if depth and any(is_tensor(value) for value in list(attributes_of(one).values())[:32]):
             return "tensor"
     return ""
-
-
-def _bound_values(function: Any) -> list[Any]:
-    """Return the values that a function keeps: variables of its closure, defaults, and arguments of a partial."""
-    if type(function) is FunctionType:
-        cells = map(_content_of_cell, function.__closure__ or ())
-        return [*cells, *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-    if type(function) is functools.partial:
-        return [*function.args, *dict.values(function.keywords)]
-    return []
-
-
-def _content_of_cell(cell: CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return None

@@ -9,7 +9,6 @@ import sys
 from typing import Any
 
 from gpuledger.collect.adapter.program_objects import module_of_class
-from gpuledger.collect.flight.failures import OUTSIDE
 from gpuledger.collect.flight.host_memory import available_bytes, resident_bytes, usable_bytes
 from gpuledger.collect.flight.library_failures import arguments_of, frames_of, linked, text_of
 from gpuledger.model.flight_facts import HOST
@@ -47,7 +46,7 @@ def facts_of(error: BaseException) -> dict[str, Any] | None:
         "largest_free_bytes": None,
         "allocated_bytes": None if worker else resident_bytes(os.getpid()),
         "library": f"Data worker {worker[2]}" if worker else _library_of(error, is_pytorch=request is not None),
-        "frames": frames_of(error, (*OUTSIDE, "numpy")),
+        "frames": frames_of(error),
     }
 
 

@@ -39,7 +39,7 @@ from gpuledger.collect.adapter.program_objects import (
     without_overrides,
 )
 from gpuledger.collect.adapter.torch_entrances import evaluate, module_call
-from gpuledger.collect.flight.stack_budget import RESERVED_NS, StackBudget
+from gpuledger.collect.flight.stack_budget import StackBudget
 from gpuledger.collect.flight.step_counters import DeviceCounters, allocations_of
 
 MOST_BLOCKS = 20_000
@@ -169,7 +169,7 @@ class LateStacks:
 
         Otherwise a short program, which allocates most after its last step, would end without a stack of it.
         """
-        if self.budget.left_ns() < RESERVED_NS:
+        if self.budget.left_for_ends_ns() < 0:
             return False
         self.budget.spend(LOOK_NS)
         return True

@@ -17,7 +17,7 @@ import torch
 from gpuledger.collect.adapter import torch_private
 from gpuledger.collect.adapter.program_objects import class_name
 from gpuledger.collect.attribution.stacks import MAX_FRAMES
-from gpuledger.collect.flight.failures import OUTSIDE
+from gpuledger.collect.flight.failures import is_of_program
 
 _MOST_LINKED = 8
 """Number of exceptions that are looked at: the last one, and those that it was raised from."""
@@ -82,13 +82,13 @@ def text_of(error: BaseException) -> str:
     return " ".join(text for text in arguments_of(error) if type(text) is str)
 
 
-def frames_of(error: BaseException, outside: tuple[str, ...] = OUTSIDE) -> list[list[Any]]:
+def frames_of(error: BaseException) -> list[list[Any]]:
     """Return the frames of the traceback that are the program's, innermost first."""
     found: list[list[Any]] = []
     entry = error.__traceback__
     while entry is not None:
-        code, package = entry.tb_frame.f_code, str(entry.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
-        if package not in outside:
+        code = entry.tb_frame.f_code
+        if is_of_program(entry.tb_frame):
             found.append([code.co_filename, entry.tb_lineno, code.co_name])
         entry = entry.tb_next
     return found[: -MAX_FRAMES - 1 : -1]

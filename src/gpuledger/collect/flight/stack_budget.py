@@ -9,7 +9,7 @@ SHARE_FRAC, GROWING_FRAC = 0.002, 0.005
 FIRST_NS = 20_000_000
 """Time that may be spent at once in the beginning."""
 RESERVED_NS = 10_000_000
-"""Time that is left for whole steps, and not spent on the ends of short ones."""
+"""Time that is left for whole steps, and not spent on the ends of short ones; none in steps that are measured."""
 MOST_NS = 100_000_000
 """Longest time that is saved up, for what a program does after a long training."""
 MEASURED_FRAC, MEASURED_MOST_NS = 0.001, 2_500_000
@@ -34,6 +34,13 @@ class StackBudget:
         self._left_ns = float(FIRST_NS)
         self._at_ns = clock()
         self._measured_from_ns = self._at_ns + SETTLING_NS if is_measured else None
+
+    def left_for_ends_ns(self) -> float:
+        """Return the time that may be spent on the ends of short steps, in ns.
+
+        No whole steps have stacks while steps are measured, so no time is left for them then.
+        """
+        return self.left_ns() - (0 if self._is_measured else RESERVED_NS)
 
     def left_ns(self) -> float:
         """Return the time that may be spent now, in ns; negative if more was spent than that."""

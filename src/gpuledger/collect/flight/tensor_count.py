@@ -26,6 +26,9 @@ _FREED_FRAC = 0.5
 _COUNTS_ARE_EXACT = not sysconfig.get_config_var("Py_GIL_DISABLED")
 """Whether the references to a class are counted exactly; without the GIL, Python defers them."""
 
+MOST_COUNTS = 256
+"""Number of counts of which every second one is dropped."""
+
 Key = tuple[int, str]
 
 
@@ -35,6 +38,28 @@ def referenced_tensors() -> int | None:
     Every object refers to its class, so that this is one read for each class. None if Python does not count them.
     """
     return sum(map(sys.getrefcount, _tensor_classes())) if _COUNTS_ARE_EXACT else None
+
+
+class ReferenceCounts:
+    """Numbers of :func:`referenced_tensors` at equal distances: at every step, and at fewer when they become many.
+
+    ``counts`` are a step and the number after it. One read takes some µs.
+    """
+
+    def __init__(self) -> None:
+        self.counts: list[tuple[int, int]] = []
+        self._distance = 1
+        self._next = 0
+
+    def step_ended(self, step: int) -> None:
+        """Read the number, if the step is one of those."""
+        if step < self._next or (references := referenced_tensors()) is None:
+            return
+        self.counts.append((step, references))
+        if len(self.counts) >= MOST_COUNTS:
+            self._distance *= 2
+            self.counts = self.counts[1::2]
+        self._next = step + self._distance
 
 
 class TensorCount:

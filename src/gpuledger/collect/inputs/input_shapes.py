@@ -16,6 +16,7 @@ from gpuledger.collect.adapter.program_objects import (
     is_batched,
     is_complex,
     is_floating,
+    is_later_part,
     known_sizes,
     requires_grad,
     tensors_in,
@@ -73,12 +74,13 @@ class _Inputs:
         count: Number of calls.
         hides_batch: Whether a call was seen with a batch that the input does not show.
         relates_rows: Whether the rows of an input are related to each other, as the nodes of a graph are.
+        is_part: Whether inputs are parts of one tensor that has the data of several calls.
     """
 
     def __init__(self, *, holds_tensors: bool) -> None:
         self.holds_tensors = holds_tensors
         self.count = 0
-        self.tokens = self.hides_batch = self.relates_rows = False
+        self.tokens = self.hides_batch = self.relates_rows = self.is_part = False
         self.shapes: Counter[Shape] = Counter()
         self.outputs: dict[Shape, set[Shape]] = {}
         self.calls: list[list[int]] = []
@@ -91,6 +93,7 @@ class _Inputs:
         shape = found.shape
         self.tokens = len(shape) >= 2 and found.is_whole
         self.shapes[shape] += 1
+        self.is_part = self.is_part or is_later_part(found.tensor)
         second = shape[1] if len(shape) > 1 else UNKNOWN_ROWS
         added = self._add_rows(step, shape[0], shape[1] if self.tokens else -1, second)
         added.samples = [added.samples[0] + shape[0], added.samples[1] + second]
@@ -236,7 +239,7 @@ class InputShapes:
         about = {"module_id": module_id, "shape": list(shape), "tokens": found.tokens and not dim, "step_calls": often}
         is_only_model = [one for one in modules.values() if one.holds_tensors] == [found]
         samples = _accumulated(steps, often, dim) if is_only_model else None
-        about |= {"batch_dim": dim, "step_samples": samples}
+        about |= {"batch_dim": dim, "step_samples": samples, "is_part": found.is_part}
         part.facts["inputs"] = about
         part.facts["calls"] = found.calls_by(dim)
 

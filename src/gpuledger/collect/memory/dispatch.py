@@ -163,7 +163,7 @@ class DispatchRecorder:
 
     def time_operators(self) -> OperatorTimes:
         """Start measuring the time of operators. Return the object that keeps it."""
-        self.times = OperatorTimes(self._lines, self.guard.absorbs)
+        self.times = OperatorTimes(self._lines, lambda: self._token.value, self.guard.absorbs)
         return self.times
 
     def counts(self, devices: Collection[int] | None = None) -> dict[int, tuple[int, int]]:

@@ -118,9 +118,10 @@ class OperatorMode(CompilerNeutralMode):
             ended_ns = 0 if times is None else time.time_ns()
             if self._recorder is not None:
                 try:
-                    if times is not None and times.is_on:
+                    if times is not None:
                         times.add(func, started_ns, ended_ns, sys._getframe().f_back)
-                    self._recorder.see(func, result, args)
+                    if self._recorder is not None:  # an error of gpuledger's has not ended the recording just now
+                        self._recorder.see(func, result, args)
                 except RecursionError:  # no room for the call at the recursion limit
                     self._guard.lacked_room = True
             elif self._until_next_try:

@@ -46,6 +46,11 @@ class OperatorLimit:
         self._said: set[str] = set()
         recorder.on_limit = self._pause
 
+    @property
+    def is_paused(self) -> bool:
+        """Return whether operators are not recorded now."""
+        return self._is_paused
+
     def begin(self, *, has_steps: bool) -> None:
         """Count operators from now on: those of a step, or those before the first one."""
         self._has_steps = has_steps

@@ -10,7 +10,7 @@ from gpuledger.collect.adapter import torch_private
 
 def watch(
     guard: Callable[[Callable[..., None]], Callable[..., None]],
-    happened: Callable[[dict[str, Any]], None],
+    happened: Callable[[dict[str, Any]], object],
     *,
     reads_blocks: bool = True,
 ) -> None:

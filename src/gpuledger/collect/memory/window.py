@@ -88,10 +88,10 @@ class MemoryWindow:
         begins_late: bool,
         guard: Guard,
     ) -> None:
-        tags, self._registry, self._stacks = tables
+        self._tags, self._registry, self._stacks = tables
         self.recorder = recorder
         self.is_open = self.was_opened = False
-        self.phases = Phases(recorder.set_token, tags)
+        self.phases = Phases(recorder.set_token, self._tags)
         self.observed = TensorObservations(self._registry, recorder.counts, recorder.place_of, names_of)
         self.inputs = InputShapes(
             self._registry.may_have_sequence_first,
@@ -102,7 +102,7 @@ class MemoryWindow:
             ShardingContext(self.phases, self._registry, self.observed, recorder.see_resized, guard, journal.note)
         )
         self._earlier = EarlierWeights(self.observed, guard)
-        journal.sources.append(self._earlier)
+        journal.sources += [self._earlier, self._sharded]
         self.objects = KnownObjects(
             self._registry,
             steps,
@@ -119,7 +119,7 @@ class MemoryWindow:
             on_backward_end=self.on_backward_end,
             guard=guard,
         )
-        updates = WeightUpdates(self.observed, self.phases)
+        self._updates = updates = WeightUpdates(self.observed, self.phases)
         self.observed.on_gradients = partial(updates.gradients_seen, registered=True)
         self._held = HeldNames(self.observed, recorder.known_place)
         self._tracker.leaves = LooseLeaves(self.observed, updates, self._held)
@@ -159,6 +159,7 @@ class MemoryWindow:
         recorder = self.recorder if isinstance(self.recorder, SeesBuffers) else None
         self._compiled = CompiledMemory(graphs, self.phases, self._stacks, self._guard, recorder)
         self._compiled.look_for_modules = self.objects.search
+        self._compiled.see_changes = self._updates.see_graph
 
     # -- opening and closing ----------------------------------------------------------------------------------------
 
@@ -188,6 +189,7 @@ class MemoryWindow:
         self.is_open = self.was_opened = self.objects.sees_tensors = True
         if self._steps.seen:
             self.phases.step, self.phases.phase = self._steps.seen + 1, Phase.BETWEEN
+        self._tracker.look_around()
         self.phases.start()
         self._tracker.install()
         if self._compiled is not None:
@@ -216,7 +218,7 @@ class MemoryWindow:
         started_ns = time.time_ns()
         self.take_out()
         if self._times is not None:
-            self._times.write(self._journal)
+            self._times.write(self._journal, self._tags)
         if not self.objects.were_searched:
             self.objects.look_for(LiveObjects())
         self.objects.see_again()
@@ -264,6 +266,8 @@ class MemoryWindow:
         """End the recording after the last selected step; before that, drain if needed. Return whether it has ended."""
         self._awaits_call = False
         self._has_steps()
+        if self._times is not None:
+            self._times.step_ended(is_whole=self._limit is None or not self._limit.is_paused)
         self.read_counters("step_end")
         self._held.see()
         if not self.objects.were_searched:
@@ -277,6 +281,7 @@ class MemoryWindow:
             self._steps.restart_clock()
         elif self._pending.count() > DRAIN_EVENTS:
             self.drain()
+        self._tracker.look_again()
         self.phases.change(self.phases.phase, step=self._steps.seen + 1)
         if self._limit is not None:
             self._limit.step_begins()
@@ -289,14 +294,13 @@ class MemoryWindow:
         if self._compiled is not None:
             self._compiled.with_stacks = True
         time_operators = getattr(self.recorder, "time_operators", None)
-        if time_operators is not None and not self._steps.seen and "time" in self._settings.passes:
+        if time_operators is not None and "time" in self._settings.passes:
             self._times = time_operators()
 
     def _has_steps(self) -> None:
         """Record that the program has steps, or what can be one. Their time is measured after the recorded ones."""
         if self._times is not None:
-            self._times.drop()
-            self._times = None
+            self._times.expect_steps()
         if self._limit is not None and self.is_open:
             self._limit.steps_begin()
         self.on_steps()

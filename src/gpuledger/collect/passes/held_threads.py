@@ -1,5 +1,7 @@
 """Hold the program's other threads at their next module call while a profile of all threads starts or stops.
 
+It is that of an outermost module if it comes soon, so that calls are in the profile as a whole.
+
 PyTorch's profiler can crash the program if it stops while another thread is inside an operator, or if it starts again
 before that operator has ended. ``bench/harm/profile_threads.py`` counts the crashes, with and without held threads.
 
@@ -9,11 +11,13 @@ All waits are bounded. The starting thread can have a lock that a held one needs
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from types import FrameType
 from typing import Any
 
 from gpuledger.collect.adapter import torch_entrances, torch_private
@@ -25,6 +29,9 @@ from gpuledger.collect.attribution.rank_journal import RankJournal
 
 WAIT_S = 0.1
 """Longest wait for the other threads to reach a module call."""
+
+OUTERMOST_S = 0.05
+"""Time in which a thread is held at calls outside all others only. After it, one is held in the middle of its call."""
 
 HOLD_S = 2.0
 """Longest time for which another thread is held. The first start of the profiler on a GPU takes some 0.5 s."""
@@ -55,7 +62,7 @@ class HeldThreads:
         """One for each held thread. ``threading.Event`` can stay locked if a signal handler of the program raises."""
         self._held: set[int] = set()
         """Ids of the threads that are held."""
-        self._until_s = self._rests_until_s = 0.0
+        self._until_s = self._rests_until_s = self._inside_from_s = 0.0
         self._holder: dict[str, int] = {}
         """The thread that holds the others."""
         self._observations: list[Observation] = []
@@ -86,6 +93,11 @@ class HeldThreads:
         """Return whether the calling thread holds the others now."""
         is_shut = self._is_shut and time.monotonic() < self._until_s
         return is_shut and self._holder.get("thread") == threading.get_ident()
+
+    @property
+    def waiting_count(self) -> int:
+        """Return the number of threads that wait for the end of a step in another thread."""
+        return len(self._waiting)
 
     def let_go(self) -> None:
         """Let the other threads go on, if the calling one holds them."""
@@ -124,10 +136,10 @@ class HeldThreads:
         now_s = time.monotonic()
         if self.waits_in_vain >= MOST_WAITS and now_s < self._rests_until_s:
             return not self._do_others_compute()
-        self._until_s = now_s + HOLD_S
+        self._until_s, self._inside_from_s = now_s + HOLD_S, now_s + OUTERMOST_S
         self._is_shut = True
         try:
-            observer = Observer(self._hold, absorbs=self._absorbs)
+            observer = Observer(self._hold, absorbs=self._absorbs, hands_over=True)
             Observation(torch_entrances.module_call(), observer, outermost=True, among=self._observations)
         except CannotInstrumentError:  # the program has replaced the function: only what waits already is waited for
             self._is_shut = False
@@ -151,6 +163,8 @@ class HeldThreads:
         wait_s = self._until_s - time.monotonic()
         if not self._is_shut or wait_s <= 0 or self._holder.get("thread") in (None, threading.get_ident()):
             return
+        if time.monotonic() < self._inside_from_s and _is_inside_call():
+            return
         if os.getpid() == self._pid and not torch_private.is_in_backward():
             own, lock = threading.get_ident(), threading.Lock()
             lock.acquire()
@@ -161,3 +175,14 @@ class HeldThreads:
                     lock.acquire(timeout=wait_s)
             finally:
                 self._held.discard(own)
+
+
+def _is_inside_call() -> bool:
+    """Return whether the calling thread is inside two calls of modules or more."""
+    code, calls = torch_entrances.module_call().__code__, 0
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and calls < 2:
+        one = frame.f_code
+        calls += one.co_filename == code.co_filename and one.co_qualname == code.co_qualname
+        frame = frame.f_back
+    return calls > 1

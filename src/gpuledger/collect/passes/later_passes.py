@@ -31,15 +31,9 @@ from gpuledger.collect.passes.outcomes import OWN_PROFILER, PROFILED_ENERGY, USE
 from gpuledger.collect.passes.program_times import ProgramTimes
 from gpuledger.collect.passes.thread_end import ThreadEnd
 from gpuledger.collect.passes.time_pass import CALLS, TimePass
-from gpuledger.collect.passes.timing_preconditions import advice_for, why_no_time_pass
+from gpuledger.collect.passes.timing_preconditions import FEWEST_TIME_STEPS, TIME_TRIES, advice_for, why_no_time_pass
 from gpuledger.collect.steps.step_counter import StepCounter
 from gpuledger.model.pass_facts import TIME_STEPS, UNPROFILED_STEPS
-
-FEWEST_TIME_STEPS = 2
-"""Number of profiled steps with which a shorter program is timed completely."""
-
-TIME_TRIES = 2
-"""Maximum number of attempts at the timing measurement: a fork ends one, and so does a step of very many calls."""
 
 
 class LaterPasses:
@@ -69,7 +63,7 @@ class LaterPasses:
     ) -> None:
         self._settings, self._journal, self._steps = settings, journal, steps
         self._see_calls, self._beside = see_calls, beside
-        self._last_step = self._step_allocations = 0
+        self._first_step = self._last_step = self._step_allocations = 0
         self.has_begun = False
         self._time_steps = settings.passes.get("time", 0) or TIME_STEPS
         self._tries_left = TIME_TRIES
@@ -182,7 +176,11 @@ class LaterPasses:
 
     def _end_profiled_step(self) -> bool:
         """Record the end of a profiled step. Return whether the timing measurement has ended."""
-        if not self._time_pass.is_of_this_thread or self._time_pass.awaits_call(self._steps.seen - self._last_step):
+        beyond, ended_ns = self._steps.seen - self._last_step, self._steps.started_ns
+        if beyond <= -self._time_steps:
+            self._time_pass.measure_from(ended_ns)
+            return False
+        if not self._time_pass.is_of_this_thread or self._time_pass.awaits_call(beyond, ended_ns):
             self._others_step = True
             return False
         if self._steps.seen < self._last_step or energy_cards.is_capturing() or torch_private.is_in_backward():
@@ -194,8 +192,6 @@ class LaterPasses:
                 return False
             if not (self._has_lines or self._others_step) and self._begin_lines():
                 return False
-            if self._others_step:
-                self._journal.fact(time_steps=[self._last_step - self._time_steps + 1, self._steps.seen])
             self._end_times()
         self._journal.write()  # keep the result even if the program crashes later
         self._see_calls(True)
@@ -205,12 +201,14 @@ class LaterPasses:
     def _begin_lines(self) -> bool:
         """Begin the step with source lines. Return False if it is left out."""
         self._see_calls(False)  # restored modes can lie below it
-        self._has_lines = self._time_pass.begin_lines(self._steps.seen + 1)
+        self._has_lines = self._time_pass.begin_lines(self._steps.seen + 1 + self._steps.is_under_way)
         self._see_calls(True)
         self._steps.restart_clock()
         return self._has_lines
 
     def _end_times(self) -> bool:
+        if self._others_step and not self._has_lines and self._steps.seen > self._last_step:
+            self._journal.fact(time_steps=[self._first_step, self._steps.seen])
         self._see_calls(False)
         return self._time_pass.end()
 
@@ -266,7 +264,7 @@ class LaterPasses:
         """End the timing measurement with its thread, and begin it again if it has too few steps."""
         if not (self._time_pass.is_open and self._time_pass.is_of_this_thread):
             return
-        if self._tries_left and self._steps.seen < self._last_step - self._time_steps + FEWEST_TIME_STEPS:
+        if self._tries_left and self._steps.seen < self._first_step + FEWEST_TIME_STEPS - 1:
             self._drop()
         elif self._end_times() and self._steps.seen < self._last_step:
             self._note_fewer_steps("its thread")
@@ -274,11 +272,10 @@ class LaterPasses:
 
     def _note_fewer_steps(self, ended: str) -> None:
         """Store which steps were profiled before the program or its thread has ended."""
-        first_step = self._last_step - self._time_steps + 1
-        fewest = self._settings.passes.get("time", 0) or FEWEST_TIME_STEPS
-        if self._steps.seen >= first_step:
-            self._journal.fact(time_steps=[first_step, self._steps.seen])
-        if self._steps.seen < first_step + fewest - 1:
+        measured = self._steps.seen - self._last_step + self._time_steps
+        if measured > 0:
+            self._journal.fact(time_steps=[self._first_step, self._steps.seen])
+        if measured < (self._settings.passes.get("time", 0) or FEWEST_TIME_STEPS):
             advice = advice_for(self._steps.seen, self._settings)
             self._say(f"The timing measurement was cut short: {ended} ended during it.{advice}")
 
@@ -316,7 +313,6 @@ class LaterPasses:
         """Start the timing measurement. Return False if an error has ended it."""
         self._wanted.remove("time")
         self._tries_left -= 1
-        self._last_step = self._steps.seen + self._time_steps
         started_ns = time.time_ns()
         self._journal.fact(time_pass_open=True)
         self._journal.write()  # kept if the program is killed during the measurement
@@ -330,13 +326,17 @@ class LaterPasses:
             self.take_out()
             return False
         self._see_calls(True)
-        self._journal.fact(time_steps=[self._steps.seen + 1, self._last_step])
+        self._first_step = self._steps.seen + 1
+        steps_before = self._time_pass.steps_before + self._steps.is_under_way
+        self._last_step = self._steps.seen + steps_before + self._time_steps
+        self._journal.fact(time_steps=[self._first_step, self._last_step])
         self._steps.restart_clock()
+        self._time_pass.measure_from(self._steps.started_ns)
         return True
 
     def _leave_out_operators(self) -> None:
-        """After the first profiled step, record only kernels in the following ones."""
-        is_first = self._steps.seen == self._last_step - self._time_steps + 1
+        """After the first step, record only kernels, unless all threads are recorded: their steps must have no gaps."""
+        is_first = self._steps.seen == self._first_step and not self._time_pass.has_all_threads
         if is_first and not energy_cards.is_capturing():
             self._see_calls(False)  # restored modes can lie below it
             self._time_pass.leave_out_operators(self._steps.seen + 1)

@@ -4,7 +4,9 @@ A dispatch mode opens the ranges. With one, PyTorch takes other ways, which need
 in new tensors instead of in place, and a linear layer with an input of four dimensions adds its bias so. So the mode is
 taken out
 
-- during backward, whose operators belong to the line of their forward operator,
+- during backward, whose operators belong to the line of their forward operator. A mode for torch's functions, of which
+  autograd knows nothing, opens the ranges of what Python code calls there: hooks, with an optimizer or an update of the
+  program's own, and functions of the program with a backward,
 - in calls of PyTorch's own modules, whose operators all belong to the line that calls the module.
 """
 
@@ -13,13 +15,15 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
-from gpuledger.collect.adapter import dispatch_modes, torch_entrances, torch_private
+from gpuledger.collect.adapter import dispatch_modes, dynamo, torch_entrances, torch_private
 from gpuledger.collect.adapter.dispatch_modes import CompilerNeutralMode, may_take_out_mode
 from gpuledger.collect.adapter.guard import Guard, forget_own_frames
 from gpuledger.collect.adapter.instrument import Observation, remove_all
@@ -34,7 +38,7 @@ _CHANGED_BY = "_forward_hooks", "_forward_pre_hooks", "forward"
 
 
 class LineMarks:
-    """Opens ranges between :meth:`install` and :meth:`remove` in the calling thread, outside of its backward passes.
+    """Opens ranges between :meth:`install` and :meth:`remove` in the calling thread.
 
     Args:
         stacks: Assigns ids to Python stacks.
@@ -45,6 +49,8 @@ class LineMarks:
         self.stacks = stacks
         self._guard = guard
         self._mode: _LineMode | None = None
+        self._functions: _FunctionMode | None = None
+        """The mode that is active in a backward pass."""
         self._texts: dict[int, str] = {}
         self._on_operator: Callable[[], None] | None = None
         self.is_on = False
@@ -64,10 +70,29 @@ class LineMarks:
         around = Observer(self._suspend, self._resume, self._resume, absorbs=absorbs)
         for function in (torch_entrances.backward(), torch_entrances.grad()):
             self._observations.append(Observation(function, around))
+        engine = Observer(self._enter_engine, self._leave_engine, self._leave_engine, absorbs=absorbs)
+        self._observations.append(Observation(torch_entrances.engine(), engine))
         module = Observer(self._enter_module, self._leave_module, self._leave_module, absorbs=absorbs)
         self._observations.append(Observation(torch_entrances.module_call(), module))
-        self.is_on = True
+        self.is_on, self._thread = True, threading.get_ident()
         self._mode = _LineMode(self).__enter__()  # type: ignore[no-untyped-call]  # torch has not annotated it
+
+    def _enter_engine(self, *_: Any) -> bool | None:
+        """Open ranges of torch's functions while autograd's nodes run, unless code is compiled.
+
+        The compiler would see the mode, and compile the program's functions again.
+        """
+        is_wanted = self.is_on and self._is_suspended and self._functions is None
+        if not is_wanted or threading.get_ident() != self._thread or dynamo.compiled_frames():
+            return None
+        self._functions = _FunctionMode(self)
+        self._functions.__enter__()  # type: ignore[no-untyped-call]
+        return True
+
+    def _leave_engine(self, *_: Any) -> None:
+        functions, self._functions = self._functions, None
+        if functions is not None and dispatch_modes.innermost_function_mode() is functions:
+            functions.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def _suspend(self, *_: Any) -> bool | None:
         """Take the mode out before a backward pass, unless a mode of the program is above it."""
@@ -140,9 +165,16 @@ class LineMarks:
         if opened is not None:
             opened.__exit__(None, None, None)
 
-    def around(self, frame: FrameType | None) -> Any:
-        """Return an open range for an operator called from ``frame``; None if it gets none."""
+    def around(self, frame: FrameType | None, function: Any = None) -> Any:
+        """Return an open range for an operator called from ``frame``; None if it gets none.
+
+        Args:
+            frame: The innermost Python frame.
+            function: The function of torch that is called; one that reads an attribute, such as ``.grad``, gets none.
+        """
         try:
+            if getattr(function, "__name__", "") == "__get__":
+                return None
             return None if not self.is_on or is_autograds_own(frame) else self._opened(frame)
         except RecursionError:
             return None
@@ -185,6 +217,27 @@ def _runs_only_torchs_code(module: nn.Module) -> bool:
         type(one).__module__.startswith(TORCHS_MODULES) and not any(map(attributes_of(one).get, _CHANGED_BY))
         for _, _, one in modules_below(module)
     )
+
+
+class _FunctionMode(TorchFunctionMode):
+    """Sees every function of torch that Python code calls."""
+
+    def __init__(self, marks: LineMarks) -> None:
+        super().__init__()
+        self._marks = marks
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        opened = None
+        try:
+            with suppress(RecursionError):
+                opened = self._marks.around(sys._getframe().f_back, func)
+            return func(*args, **(kwargs or {}))
+        except BaseException as error:
+            forget_own_frames(error)
+            raise
+        finally:
+            if opened is not None:
+                opened.__exit__(None, None, None)
 
 
 class _LineMode(CompilerNeutralMode):

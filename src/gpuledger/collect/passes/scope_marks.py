@@ -8,6 +8,8 @@ afterwards, see :mod:`gpuledger.analyze.posting.lane_scopes`.
 
 from __future__ import annotations
 
+import threading
+
 from gpuledger.collect.adapter import torch_private
 from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.attribution import scopes
@@ -29,15 +31,26 @@ class ScopeMarks:
         self._guard = guard
         self._open_range = torch_private.open_range
         self._texts: dict[tuple[str, ...], str] = {}
+        self._threads: set[int] = set()
+        """Ids of the threads of which the scope is known."""
         self._tasks = TaskSwitches(self.changed, guard.absorbs)
 
     def install(self) -> None:
         """Start writing marks, from the calling thread's current scope."""
+        self._threads.clear()
         scopes.listen(self.changed)
+        self._tasks.is_wanted = scopes.were_entered()
         self._tasks.watch()
-        level = scopes.current_level()
-        if level.path:
-            self.changed(level, None)
+        self.see_thread()
+
+    def see_thread(self) -> None:
+        """Mark the calling thread's current scope if the thread has no mark yet. It can have entered it before."""
+        thread = threading.get_ident()
+        if thread not in self._threads:
+            self._threads.add(thread)
+            level = scopes.current_level()
+            if level.path:
+                self.changed(level, None)
 
     def remove(self) -> None:
         """Stop writing marks."""
@@ -47,6 +60,7 @@ class ScopeMarks:
     def changed(self, level: scopes.Level, scope: scopes.Scope | None) -> None:
         """Mark that a scope was entered or left, or that an event loop has switched tasks."""
         try:
+            self._threads.add(threading.get_ident())
             key = (level.path,) if scope is None else (level.path, scope.name if scope.append else "")
             with self._open_range(self._texts.get(key) or self._text(key)):
                 pass

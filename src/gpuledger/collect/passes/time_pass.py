@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gpuledger.collect.adapter import dispatch_modes, dynamo, kineto, kineto_events, torch_entrances, torch_private
+from gpuledger.collect.adapter import dispatch_modes, kineto, kineto_events, torch_entrances, torch_private
 from gpuledger.collect.adapter.guard import Guard, take_out_all
 from gpuledger.collect.adapter.instrument import Observation, remove_all
 from gpuledger.collect.adapter.observer import Observer
@@ -31,7 +31,7 @@ from gpuledger.collect.passes.kineto_columns import read_activities
 from gpuledger.collect.passes.line_marks import LineMarks
 from gpuledger.collect.passes.scope_marks import ScopeMarks
 from gpuledger.model.accounts import Phase
-from gpuledger.model.journal.journal import MODULE_RANGE, NO_GRAD, PHASE_RANGE
+from gpuledger.model.journal.journal import PHASE_RANGE
 
 CALLS = 20_000
 """Maximum number of module calls.
@@ -64,16 +64,16 @@ class TimePass:
         self._others = others
         self._overflow = overflow
         self._calls_left = CALLS
+        self._from_ns = 0
         self._journal = journal
         self._registry = registry
         self._profiler: kineto.Profiler | None = None
         self._guard = guard
         self._observations: list[Observation] = []
-        self._ranges = CallRanges()
+        self._ranges = CallRanges(registry)
         self._scopes = ScopeMarks(registry, guard)
         self._compiled: CompiledRanges | None = None
         self._lines: LineMarks | None = None
-        self._texts: dict[int, str] = {}
         self._held: list[Any] = []
         self._thread = 0
         self._alone: dict[str, int] | None = None
@@ -147,21 +147,31 @@ class TimePass:
         """Return whether operators of all threads are recorded."""
         return self._profiler is not None and self._profiler.has_all_threads
 
-    def awaits_call(self, steps_beyond: int) -> bool:
-        """Return whether a profile of all threads has no whole call yet. A held thread can end a step before its call.
+    @property
+    def steps_before(self) -> int:
+        """Return the number of steps that other threads wait to end. Their work was before the profile."""
+        return self._others.waiting_count if self._others is not None and self.has_all_threads else 0
+
+    def measure_from(self, from_ns: int) -> None:
+        """Count what begins from a time on, in Unix ns. What was recorded before shows where it is."""
+        self._from_ns = from_ns
+
+    def awaits_call(self, steps_beyond: int, ended_ns: int) -> bool:
+        """Return whether a profile of all threads has no whole call yet. A thread can have been held inside its call.
 
         Args:
             steps_beyond: Number of steps after the last one that is wanted; below 0 before it.
+            ended_ns: End of the last step, in Unix ns.
         """
         is_bounded = 0 <= steps_beyond < threading.active_count()
-        return is_bounded and self.has_all_threads and not self._ranges.has_whole_call
+        return is_bounded and self.has_all_threads and not self._ranges.has_whole_call(self._from_ns, ended_ns)
 
     def begin(self) -> None:
         """Start the profiler and install the ranges, while the program is paused."""
         started_ns = time.time_ns()
         self._thread = threading.get_ident()
-        self._calls_left = CALLS
-        self._alone = None
+        self._calls_left, self._alone = CALLS, None
+        self._ranges.begin()
         self._profiler = kineto.Profiler(with_shapes=not self._has_transforms, all_threads=self._all_threads())
         self._profiler.start()
         self.is_open = True
@@ -312,7 +322,7 @@ class TimePass:
         if keep and hold:
             self._held = events
         elif keep:
-            self._journal.fact(kernels_alone=self._alone, times_of_all_threads=of_all)
+            self._journal.fact(kernels_alone=self._alone, times_of_all_threads=of_all, times_from_ns=self._from_ns)
             if self._compiled is not None:
                 self._compiled.write()
             self._write(events)
@@ -348,17 +358,8 @@ class TimePass:
             self._calls_left -= 1
             if self._calls_left < 0 and self._overflows():
                 return None
-            if self._registry.gone:
-                self._registry.forget_gone()
-            number = self._registry.module_ids.get(id(module), -1)
-            if number not in self._texts:
-                if number < 0 and dynamo.is_compilers_own(module):
-                    return None
-                number = self._registry.register(module)
-                self._texts[number] = f"{MODULE_RANGE}{number}"
-            text = self._texts[number]
-            name = text if torch.is_grad_enabled() else text + NO_GRAD
-            return self._ranges.opened(name, is_outermost=not self._registry.path_of(number))
+            self._scopes.see_thread()
+            return self._ranges.opened_for(module)
         except RecursionError:
             return None
         except BaseException as error:
@@ -377,6 +378,7 @@ class TimePass:
         """Open a range for a backward pass."""
         if not self.is_open or torch.compiler._is_compiling_flag:
             return None
+        self._scopes.see_thread()
         opened = self._ranges.opened(f"{PHASE_RANGE}{int(Phase.BACKWARD)}")
         if self._lines is not None and self._lines.is_on:
             self._lines.mark(sys._getframe(1).f_back)

@@ -25,6 +25,12 @@ Kineto uses 9.4 KB of host memory per allocating operator when it stops (measure
 CPU), so two such steps use 0.9 GiB.
 """
 
+FEWEST_TIME_STEPS = 2
+"""Number of profiled steps with which a shorter program is timed completely."""
+
+TIME_TRIES = 2
+"""Maximum number of attempts at the timing measurement: a fork ends one, and so does a step of very many calls."""
+
 OUTER_PROFILERS = ("NSYS_PROFILING_SESSION_ID", "CUDA_INJECTION64_PATH", "NV_NSIGHT_INJECTION_PORT_BASE")
 """Environment variables set by CUDA profilers such as Nsight Systems. CUPTI supports one profiler at a time."""
 

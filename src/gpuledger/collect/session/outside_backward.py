@@ -7,17 +7,19 @@ from collections.abc import Callable
 from gpuledger.collect.adapter import torch_private
 from gpuledger.collect.adapter.calls import OutermostCalls
 from gpuledger.collect.adapter.guard import Guard
+from gpuledger.collect.steps.step_counter import StepCounter
 
 
 class OutsideBackward:
     """Runs an action now, or at the next module call outside backward, because a step can end inside backward.
 
     A dispatch mode or a profiler that is installed or removed inside backward would be reset by autograd at the end of
-    it.
+    it. The rest of the backward pass, and what follows until that call, belongs to the next step: it is under way then.
     """
 
-    def __init__(self, guard: Guard) -> None:
+    def __init__(self, guard: Guard, steps: StepCounter) -> None:
         self._guard = guard
+        self._steps = steps
         self._action: Callable[[], None] = lambda: None
         self._calls: OutermostCalls | None = None
 
@@ -35,7 +37,11 @@ class OutsideBackward:
         """Run the waiting action at a module call, unless the call is inside backward as well (a recomputation)."""
         if not torch_private.is_in_backward():
             self.remove()
-            self._action()
+            self._steps.is_under_way = True
+            try:
+                self._action()
+            finally:
+                self._steps.is_under_way = False
 
     def remove(self) -> None:
         """Drop the waiting action."""

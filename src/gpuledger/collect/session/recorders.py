@@ -120,6 +120,7 @@ class ProcessRecorders:
         )
         if session.flight is not None:
             recorder.on_error = session.memory_errors.see
+            session.memory_errors.install(session.guard)
         self._user_profiler = ProfilerStart(session.guard(session.give_way_to_profiler))
         self._user_profiler.install()
         session.adopt(recorder, None)

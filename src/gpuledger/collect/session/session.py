@@ -84,8 +84,7 @@ class Session:
         self.journal = RankJournal(claim, [self.tags, self.registry, self.stacks])
         self.guard = Guard(self.fail)
         self.graphs = CompiledGraphs(self.registry, self.stacks, self.journal, self.guard.absorbs)
-        self._outside_backward = OutsideBackward(self.guard)
-        self._late_optimizers = LateOptimizers(self.journal)
+        self._late_optimizers = LateOptimizers(self.journal, settings.last_step - settings.first_step + 1)
         self._closing = RepeatedClosing(self.guard)
         flight = FlightRecorder(self.journal, self.registry, self.stacks, self.guard)
         self.flight = flight if settings.flight_recorder else None
@@ -100,6 +99,7 @@ class Session:
             followed=FollowedModule(self.registry),
             held=HeldCalls(self._may_train, partial(self._add_step, "call")),
         )
+        self._outside_backward = OutsideBackward(self.guard, self.steps)
         self.calls = WatchedCalls(self.steps, self.registry, self.guard, lambda: self.window)
         tables = settings, self.journal, self.steps, self.registry
         self._later = LaterPasses(*tables, flight.goes_on_beside, guard=self.guard, see_calls=self.calls.see)
@@ -191,7 +191,7 @@ class Session:
     def _take_out(self) -> None:
         window = [] if self.window is None else [self.window.take_out]
         marked_steps.stop_listening(self.mark_step)
-        watches = [self._outside_backward.remove, self._recorders.stop_watching]
+        watches = [self._outside_backward.remove, self._recorders.stop_watching, self.memory_errors.remove]
         watches += [] if self.flight is None else [self.flight.take_out]
         take_out_all([*window, self.graphs.remove, self._later.take_out, self.calls.stop, self.steps.remove, *watches])
 
@@ -318,8 +318,7 @@ class Session:
             if self.window.end_step():
                 self._close_recorder()
                 self._recorders.window_ended()
-                if not self._on_card:
-                    self._late_optimizers.recording_ended(self.steps.optimizers)
+                self._late_optimizers.recording_ended(self.steps.optimizers, on_card=self._on_card)
                 if self.flight is not None:
                     self.flight.recording_ended(self.steps.seen)
                 self._begin_later_passes()
@@ -370,8 +369,9 @@ class Session:
 
     def ran_out_of_memory(self, facts: dict[str, Any]) -> None:
         """Record the memory in use at an out-of-memory error. The error itself reaches the program unchanged."""
+        is_urgent = True
         if self.flight is not None:
-            self.flight.failures.happened(facts, self.steps.seen + 1)
+            is_urgent = self.flight.failures.happened(facts, self.steps.seen + 1)
             if self.window is not None and not self.window.is_open and facts["device_idx"] >= 0:
                 self.window.read_card(time.time_ns())
         else:
@@ -381,7 +381,7 @@ class Session:
             self.window.read_counters("oom")
             self.window.objects.see_again()
             self.window.drain()
-        elif self.window is not None:
+        elif self.window is not None and is_urgent:
             self.journal.write()
 
     def give_way_to_profiler(self) -> None:

@@ -57,7 +57,7 @@ class FlatParameters(LibraryObserver):
         handle = sys.modules[HANDLE_MODULE].FlatParamHandle
         gathers, reduces = int(TagFlag.COMMUNICATION), int(TagFlag.REDUCE_SCATTER)
         for name in ("_alloc_storage", "_free_storage"):
-            self._calls.call_after(getattr(storages, name), lambda tensor: self._context.resized([tensor]))
+            self._calls.call_after(getattr(storages, name), lambda tensor, _: self._context.resized([tensor]))
         self._calls.mark(handle.pre_unshard, gathers, self._see_shard)
         self._calls.mark(handle.unshard, gathers, after=self._see_gathered)
         self._calls.mark(runtime._post_backward_reshard, gathers, self._see_gradient, place=1)

@@ -1,4 +1,4 @@
-"""The common part of the observers of FSDP1, FSDP2 and DeepSpeed: when they begin, and what happens if they cannot."""
+"""The common part of the observers of sharded training: when they begin, and what happens if they cannot."""
 
 from __future__ import annotations
 

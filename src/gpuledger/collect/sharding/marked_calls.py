@@ -117,15 +117,15 @@ class MarkedCalls:
             function, Observer(lambda *given: before(given[0]), ignored, ignored, absorbs=self._guard.absorbs)
         )
 
-    def call_after(self, function: Callable[..., Any], after: Callable[[Any], None]) -> None:
-        """Call ``after`` with the first argument of a function at the end of each call.
+    def call_after(self, function: Callable[..., Any], after: Callable[[Any, Any], None]) -> None:
+        """Call ``after`` with the first argument of a function and its result at the end of each call.
 
         Raises:
             CannotInstrumentError: it cannot be observed.
         """
 
-        def leave(first: tuple[Any], _result: Any) -> None:
-            after(first[0])
+        def leave(first: tuple[Any], result: Any) -> None:
+            after(first[0], result)
 
         self._observe(
             function,

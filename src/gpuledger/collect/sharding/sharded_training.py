@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuledger.collect.adapter.guard import take_out_all
+from gpuledger.collect.sharding.communication_hooks import CommunicationHooks
 from gpuledger.collect.sharding.flat_parameters import FlatParameters
 from gpuledger.collect.sharding.fully_shard import FullyShardedGroups
 from gpuledger.collect.sharding.layouts import FlatLayout
 from gpuledger.collect.sharding.marked_calls import ShardingContext
+from gpuledger.collect.sharding.pipeline_stages import PipelineStages
 from gpuledger.collect.sharding.zero_partitions import ZeroPartitions
+from gpuledger.model.journal.journal import Part
 
 
 class ShardedTraining:
-    """Observes FSDP1, FSDP2 and DeepSpeed's ZeRO, between :meth:`install` and :meth:`remove`.
+    """Observes FSDP1, FSDP2, ZeRO, pipelines and communication hooks, between :meth:`install` and :meth:`remove`.
 
     Args:
         context: What the observers write to.
@@ -21,7 +24,9 @@ class ShardedTraining:
 
     def __init__(self, context: ShardingContext) -> None:
         self._flat, self._zero = FlatParameters(context), ZeroPartitions(context)
-        self._observers = (FullyShardedGroups(context), self._flat, self._zero)
+        self._stages = PipelineStages(context)
+        hooks = CommunicationHooks(context)
+        self._observers = (FullyShardedGroups(context), self._flat, self._zero, self._stages, hooks)
 
     def install(self) -> None:
         """Observe what the program has imported since the last call."""
@@ -31,6 +36,12 @@ class ShardedTraining:
     def remove(self) -> None:
         """Stop observing."""
         take_out_all([observer.remove for observer in self._observers])
+
+    def drain(self, part: Part) -> None:
+        """Write the stages of a pipeline that this rank has."""
+        numbers = self._stages.numbers()
+        if numbers:
+            part.facts["pipeline_stages"] = numbers
 
     def flat_layouts(self) -> Iterator[FlatLayout]:
         """Yield the part of each flat or partitioned parameter that this rank has to hold."""

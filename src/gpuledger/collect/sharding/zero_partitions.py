@@ -89,7 +89,7 @@ class ZeroPartitions(LibraryObserver):
             self._calls.mark(
                 optimizer.reduce_independent_p_g_buckets_and_remove_grads, reduces, self._see_gradient, place=1
             )
-        self._calls.call_after(whole.setup_buckets, self._see_buckets)
+        self._calls.call_after(whole.setup_buckets, lambda optimizer, _: self._see_buckets(optimizer))
         coordinator = getattr(sys.modules[GATHERS_MODULE], GATHERS_CLASS)
         self._calls.mark(getattr(coordinator, f"_{GATHERS_CLASS}__all_gather_params_"), gathers, place=1)
         for name, attribute in WAITS_CLASSES.items():
@@ -127,7 +127,7 @@ class ZeroPartitions(LibraryObserver):
 
     # -- what is held -----------------------------------------------------------------------------------------------
 
-    def _see_gathered(self, attribute: str, handle: Any) -> None:
+    def _see_gathered(self, attribute: str, handle: Any, _result: Any) -> None:
         """Record the weights that a gather has gathered."""
         gathered = tensors_in(attributes_of(handle).get(attribute))
         self._context.observed.see((Identity.GATHERED_WEIGHT, *self._owner(one), one) for one in gathered)

@@ -98,12 +98,12 @@ class StepCounter:
 
         A step that raises has no end.
         """
-        self._started_ns = time.time_ns()
+        self.started_ns = time.time_ns()
+        self.is_under_way = False
+        """Whether the current step has begun before the pause that :meth:`restart_clock` ends."""
         self._awaits_call = True
         self.turns = Turns()
-        self._before = before_optimizer
-        self._after = after_optimizer
-        self._ended = ended
+        self._before, self._after, self._ended = before_optimizer, after_optimizer, ended
         self._guard = guard
         self._hooks: list[OptimizerHook] = []
         self._replays = ReplayedSteps(
@@ -117,8 +117,7 @@ class StepCounter:
         self._compiled_calls = CompiledCalls(self._compiled_call_began, guard)
         self._made = MadeOptimizers(self.optimizers.add, guard)
         self._expects_training: Callable[[int], bool] = _never
-        self._is_counting = False
-        self._misses_calls = False
+        self._is_counting = self._misses_calls = False
 
     def install(self) -> None:
         """Start counting."""
@@ -174,8 +173,9 @@ class StepCounter:
                 self._hooks.remove(hook)
 
     def restart_clock(self) -> None:
-        """Start the current step now, so that it does not include gpuledger's own pause."""
-        self._started_ns = time.time_ns()
+        """Start the current step now, without gpuledger's own pause. The pause is inside a step that is under way."""
+        if not self.is_under_way:
+            self.started_ns = time.time_ns()
 
     @property
     def counts_calls(self) -> bool:
@@ -269,7 +269,7 @@ class StepCounter:
                 was_step = self._compiled.ends(waits=self._waits_for(expects_training)) or was_step
             if was_step:
                 self.seen += 1
-                self._held.counted(self.seen, self._started_ns, time.time_ns())
+                self._held.counted(self.seen, self.started_ns, time.time_ns())
             self._call_under_way = -1
 
     def _prepares(self) -> None:
@@ -342,8 +342,8 @@ class StepCounter:
         """End a step that is a call, or hold it back. ``fills``: whether the call has given weights their values."""
         if self._step_on == AUTO and not self.seen and self._held.holds(self._followed.awaits_larger, fills=fills):
             now_ns = time.time_ns()
-            self._held.add(self._started_ns, now_ns)
-            self._started_ns = now_ns
+            self._held.add(self.started_ns, now_ns)
+            self.started_ns = now_ns
         else:
             self._count_held()
             self._end(kind)
@@ -391,7 +391,7 @@ class StepCounter:
     def _end_now(self, kind: str) -> None:
         if self._is_counting:  # not if it was removed while this thread waited for its turn
             now_ns = time.time_ns()
-            started_ns, self._started_ns = self._started_ns, now_ns
+            started_ns, self.started_ns = self.started_ns, now_ns
             self.seen += 1
             self._ended(kind, started_ns, now_ns)
 

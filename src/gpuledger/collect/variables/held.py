@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from math import prod
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from gpuledger.collect.adapter.program_objects import (
     is_leaf,
     is_tensor,
     items_of,
+    known_sizes,
     local_tensors,
     tensors_in,
     without_overrides,
@@ -46,7 +48,8 @@ class HeldNames:
         observed, registry = self._observed, self._observed.registry
         with without_overrides(), torch._C._DisableTorchDispatch():
             found = list(_plain_tensors(registry))
-            found += [(registry.name_id(name), -1, value) for name, value in held_tensors()]
+            variables = sorted(held_tensors(), key=lambda one: -prod(known_sizes(one[1])))  # a view after the whole
+            found += [(registry.name_id(name), -1, value) for name, value in variables]
             for name_id, module_id, value in found:
                 if registry.is_known(value):
                     continue

@@ -46,9 +46,9 @@ _PLAIN_IDS = frozenset(map(id, _PLAIN))
 _CLOSED = (type, ModuleType, FunctionType, MethodType, FrameType, TracebackType, functools.partial, Optimizer)
 """Classes of objects that are not looked into. An optimizer has numbers for its tensors, and no names."""
 
-_FOR_ITER = dis.opmap["FOR_ITER"]
-_loops: WeakKeyDictionary[CodeType, frozenset[str]] = WeakKeyDictionary()
-"""What :func:`loop_variables` has found: each search comes by the same functions."""
+_FOR_ITER, _PASSES_ON = dis.opmap["FOR_ITER"], dis.opmap["CALL_FUNCTION_EX"]
+_second: WeakKeyDictionary[CodeType, frozenset[str]] = WeakKeyDictionary()
+"""What :func:`second_names` has found: each search comes by the same functions."""
 
 _NUMBER = re.compile(r"\[-?\d+\]")
 
@@ -60,13 +60,13 @@ def names_of(wanted: Sequence[object]) -> dict[int, str]:
     """Return ``id`` -> name for those of the objects that the running functions of the program have a name for.
 
     The shortest one from the innermost function outwards, as ``weight``, ``layers[0].weight`` or ``params['weight']``.
-    One that ends in a number is used only if there is no other, and one from the variable of a loop, which is another
-    name for an element of something else, only after that. Runs no code of the program, and keeps nothing.
+    One that ends in a number is used only if there is no other, and one from a variable that is another name for
+    something else (:func:`second_names`) only after that. Runs no code of the program, and keeps nothing.
     """
     missing = {id(one) for one in wanted}
-    found = _search(_variables(of_loops=False), missing)
+    found = _search(_variables(is_second=False), missing)
     missing.difference_update(found)
-    return found | _search(_variables(of_loops=True), missing) if missing else found
+    return found | _search(_variables(is_second=True), missing) if missing else found
 
 
 def outer_names_of(wanted: Sequence[object]) -> list[tuple[object, str]]:
@@ -80,7 +80,7 @@ def outer_names_of(wanted: Sequence[object]) -> list[tuple[object, str]]:
     ids, classes = {id(one) for one in wanted}, {id(type(one)) for one in wanted}
     others: dict[int, tuple[object, str]] = {}
     numbered: dict[int, str] = {}
-    names = _search(_variables(of_loops=False, of_models=ids), ids, classes, others, numbered)
+    names = _search(_variables(is_second=False, of_models=ids), ids, classes, others, numbered)
     if len(names) < len(ids):
         names |= _search(_variables_of_other_threads(), ids - names.keys())
     alone = {_container_of(name) for key, name in numbered.items() if names[key] == name}
@@ -101,8 +101,8 @@ def held_tensors() -> list[tuple[str, Any]]:
     no code of the program.
     """
     found: dict[int, tuple[str, Any]] = {}
-    for of_loops in (False, True):
-        for name, _, value in _reached(_variables(of_loops=of_loops), frozenset(), lambda: False, any_key=True):
+    for is_second in (False, True):
+        for name, _, value in _reached(_variables(is_second=is_second), frozenset(), lambda: False, any_key=True):
             if is_tensor(value):
                 found.setdefault(id(value), (_NUMBER.sub("[*]", name), value))
     return list(found.values())
@@ -166,11 +166,11 @@ def _reached(
         level = (inner for name, _, value in following for inner in _inside(name, value, any_key=any_key))
 
 
-def _variables(*, of_loops: bool, of_models: Set[int] = frozenset()) -> Iterator[_Place]:
+def _variables(*, is_second: bool, of_models: Set[int] = frozenset()) -> Iterator[_Place]:
     """Yield the variables of the program's running functions, then the globals of their modules.
 
     Args:
-        of_loops: Whether those are yielded to which loops assign, or all others.
+        is_second: Whether those are yielded that :func:`second_names` returns, or all others.
         of_models: Ids of objects that functions are called with. Variables of outer functions then come first, and
             these objects have no name in their own methods.
     """
@@ -185,16 +185,16 @@ def _variables(*, of_loops: bool, of_models: Set[int] = frozenset()) -> Iterator
         modules = {key: {} for key in modules}
     names_of_self = _names_of_self(frames)
     for frame in frames:
-        loops = loop_variables(frame.f_code)
+        second = second_names(frame.f_code)
         for name, value in locals_of(frame).items():
             is_own = name == "self" and id(value) in of_models
-            if (name in loops) == of_loops and not (is_own or name.startswith("__")):
+            if (name in second) == is_second and not (is_own or name.startswith("__")):
                 yield names_of_self[id(value)] if name == "self" else name, True, value
         is_function = frame.f_code.co_flags & inspect.CO_OPTIMIZED
         modules.setdefault(id(frame.f_globals), frame.f_globals)
         if not is_function:
             modules[id(frame.f_globals)] = {}
-    yield from _global_variables(() if of_loops else modules.values())
+    yield from _global_variables(() if is_second else modules.values())
 
 
 def _variables_of_other_threads() -> Iterator[_Place]:
@@ -215,15 +215,15 @@ def _around(wanted: Set[int]) -> list[FrameType]:
 
 def _names_of_self(frames: Sequence[FrameType]) -> dict[int, str]:
     """Return ``id`` -> name of the objects whose methods are running: a variable around them, or else their class."""
-    variables = [(loop_variables(frame.f_code), locals_of(frame)) for frame in frames]
+    variables = [(second_names(frame.f_code), locals_of(frame)) for frame in frames]
     names = {id(one["self"]): class_name(type(one["self"])) for _, one in variables if "self" in one}
     if not names:
         return names
     around = {id(frame.f_globals): frame.f_globals for frame in frames}
     variables += [(frozenset(), one) for one in around.values()]
-    for loops, one in reversed(variables):
+    for second, one in reversed(variables):
         for name, value in items_of(one):
-            if id(value) in names and type(name) is str and not (name in loops or name in ("self", "cls")):
+            if id(value) in names and type(name) is str and not (name in second or name in ("self", "cls")):
                 names[id(value)] = name
     return names
 
@@ -252,13 +252,25 @@ def _library_of(frame: FrameType) -> str:
     return name.partition(".")[0] if type(name) is str else ""
 
 
-def loop_variables(code: CodeType) -> frozenset[str]:
-    """Return the names of the variables to which the ``for`` loops of a function assign."""
-    found = _loops.get(code)
+def second_names(code: CodeType) -> frozenset[str]:
+    """Return the variables of a function that are other names for what has one already.
+
+    Those to which its ``for`` loops assign, and its ``*args`` and ``**kwargs`` if it passes such arguments on, as what
+    a decorator returns does.
+    """
+    found = _second.get(code)
     if found is None:
-        has_loops = _FOR_ITER in code.co_code[::2]
-        found = _loops[code] = frozenset(_assigned_by_loops(code) if has_loops else ())
+        steps = code.co_code[::2]
+        passed_on = _variadic(code) if _PASSES_ON in steps else set[str]()
+        found = _second[code] = frozenset(passed_on | (_assigned_by_loops(code) if _FOR_ITER in steps else set()))
     return found
+
+
+def _variadic(code: CodeType) -> set[str]:
+    """Return the names of a function's ``*args`` and ``**kwargs``."""
+    first = code.co_argcount + code.co_kwonlyargcount
+    count = sum(bool(code.co_flags & flag) for flag in (inspect.CO_VARARGS, inspect.CO_VARKEYWORDS))
+    return set(code.co_varnames[first : first + count])
 
 
 def _assigned_by_loops(code: CodeType) -> set[str]:

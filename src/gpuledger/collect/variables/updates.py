@@ -12,20 +12,24 @@ was computed from one with another number: a mean over rows, or all gradients in
   the sum of gradients of several batches is cleared after each update, and a buffer for intermediate results is
   overwritten before it is read.
 
+Code of TorchInductor runs no operators. Those of the graph that Dynamo captured are followed in their place, when the
+code is called.
+
 A tensor that contains gradients at the end of the next backward pass, and is no state, belongs to no batch: what is
 left of an update in a variable.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from gpuledger.collect.adapter.compiler.graph_operations import OVERWRITES, GraphOperation, GraphValue
 from gpuledger.collect.adapter.program_objects import dimensions_of, is_tensor, known_sizes, storage_address
 from gpuledger.collect.attribution.phases import Phases
 from gpuledger.collect.attribution.tensor_observations import Row, StoragePlace, TensorObservations
@@ -39,9 +43,6 @@ MOST_WEIGHTS = 1024
 
 _OLD = -1
 """Stands for the number of updates of a gradient from before the last one."""
-
-_OVERWRITES = ("copy_", "zero_", "fill_", "set_", "_foreach_copy_", "_foreach_zero_")
-"""Operators whose result does not depend on what the tensor had before. Those of random numbers have a tag."""
 
 _NOTHING: frozenset[Any] = frozenset()
 _NO_NAME = (-1, -1)
@@ -85,6 +86,17 @@ class _Content:
     gradients: _Gradients
     carried: _Carried
     parts: _Gradients
+
+
+class _Value(NamedTuple):
+    """A tensor, by the address of its storage and its number of elements. ``tensor`` is None inside of compiled code.
+
+    There, it has a negative number for an address.
+    """
+
+    address: int
+    elements: int
+    tensor: Tensor | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,13 +163,44 @@ class WeightUpdates:
         writes = self._writes_of(operator)
         if writes is None:
             return
-        read = [_tensors(one) for one in arguments]
-        written = [read[at] for at in writes.positions if at < len(read)] or [_tensors(results)]
+        read = [self._values(one) for one in arguments]
+        written = [read[at] for at in writes.positions if at < len(read)] or [self._values(results)]
         if writes.overwrites:
             read = [one for at, one in enumerate(read) if at not in writes.positions]
-        is_new = not (writes.positions or writes.has_out)
-        for at in range(max(map(len, written))):
-            count = max(map(len, written))
+        self._follow(read, written, is_new=not (writes.positions or writes.has_out))
+
+    def see_graph(self, operations: Iterable[GraphOperation], inputs: Mapping[str, Any]) -> None:
+        """Follow the operators of compiled code that is called now, where operators are followed.
+
+        Args:
+            operations: Those of its graph.
+            inputs: Tensors under the names that they have in the graph.
+        """
+        if not self.is_on:
+            return
+        known = {name: values[0] for name, one in inputs.items() if (values := self._values(one))}
+        numbers: dict[str, int] = {}
+
+        def value_of(one: GraphValue) -> _Value:
+            address, _, tensor = known.get(one.name) or (~numbers.setdefault(one.name, len(numbers)), 0, None)
+            return _Value(address, one.elements, tensor)
+
+        for read, written, is_new in operations:
+            self._follow(
+                [[value_of(one) for one in values] for values in read],
+                [[value_of(one) for one in values] for values in written],
+                is_new=is_new,
+            )
+        for number in numbers.values():
+            self.forget(~number)
+
+    def _values(self, value: Any) -> list[_Value]:
+        return [_Value(self.address_of(one), _elements(one), one) for one in _tensors(value)]
+
+    def _follow(self, read: Sequence[list[_Value]], written: Sequence[list[_Value]], *, is_new: bool) -> None:
+        """Record what an operator has written. ``is_new``: what has the address of an argument is a view."""
+        count = max(map(len, written))
+        for at in range(count):
             beside = _beside(read, at, count)
             for targets in written:
                 if at < len(targets):
@@ -173,23 +216,22 @@ class WeightUpdates:
             self._writes[operator] = _writes_of(operator)
         return self._writes[operator]
 
-    def _write(self, target: Tensor, read: list[Tensor], *, is_new: bool) -> None:
+    def _write(self, target: _Value, read: list[_Value], *, is_new: bool) -> None:
         """Record what a tensor contains that an operator has written."""
-        elements, address = _elements(target), self.address_of(target)
+        address, elements, _ = target
         if not address or elements < 0:
             return
         gradients: _Gradients = _NOTHING
         carried: _Carried = _NOTHING
         parts: _Gradients = _NOTHING
-        for one in read:
-            source = self.address_of(one)
+        for source, count, _ in read:
             if is_new and source == address:
                 return  # a view
             content = self._contents.get(source)
             if content is None:
                 continue
             carried |= content.carried | self._read(content, source)
-            if _elements(one) == elements:
+            if count == elements:
                 gradients |= content.gradients
                 parts = _merged(parts, content.parts)
             else:
@@ -200,7 +242,7 @@ class WeightUpdates:
         if weight is not None:
             self._updated(weight, gradients | parts, carried)
         elif gradients or parts:
-            self._keep(target, address, gradients, carried, parts)
+            self._keep(target.tensor, address, gradients, carried, parts)
         else:
             self._contents.pop(address, None)
 
@@ -227,9 +269,11 @@ class WeightUpdates:
                 place = (weight.place[0], address)
                 self._observed.add_row(self._observed.row_of(Identity.UPDATE, *_NO_NAME, place))
 
-    def _keep(self, tensor: Tensor, address: int, gradients: _Gradients, carried: _Carried, parts: _Gradients) -> None:
+    def _keep(
+        self, tensor: Tensor | None, address: int, gradients: _Gradients, carried: _Carried, parts: _Gradients
+    ) -> None:
         known = self._contents.get(address)
-        if known is None:
+        if known is None and tensor is not None:
             self.on_kept(tensor)
         storage = known.storage if known else _Storage(self._next)
         self._contents[address] = _Content(storage, gradients, carried, parts)
@@ -269,12 +313,12 @@ class WeightUpdates:
             weight.row = None
 
 
-def _beside(read: Sequence[list[Tensor]], at: int, count: int) -> list[Tensor]:
+def _beside(read: Sequence[list[_Value]], at: int, count: int) -> list[_Value]:
     """Return the tensors that one of ``count`` results was computed from: of lists, those at its position.
 
     A single result is computed from all tensors of a list, as that of ``cat``.
     """
-    found: list[Tensor] = []
+    found: list[_Value] = []
     for one in read:
         found += [one[at]] if len(one) == count else one if 1 in (len(one), count) else []
     return found
@@ -300,7 +344,7 @@ def _writes_of(operator: Any) -> _Writes | None:
     return _Writes(
         positions=tuple(at for at, one in written if not one.kwarg_only),
         has_out=any(one.kwarg_only for _, one in written),
-        overwrites=name in _OVERWRITES or torch.Tag.nondeterministic_seeded in operator.tags,
+        overwrites=name in OVERWRITES or torch.Tag.nondeterministic_seeded in operator.tags,
     )
 
 

@@ -8,15 +8,18 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
+from types import FrameType, FunctionType
 from typing import Any
 
 import observed_functions as functions
 import pytest
+import torch
 from observing import Seen, observed, traceback_of
 
-from gpuledger.collect.adapter import dynamo, instrument
+from gpuledger.collect.adapter import dynamo, instrument, observer, torch_entrances
 from gpuledger.collect.adapter.instrument import CannotInstrumentError, Observation
-from gpuledger.collect.adapter.observer import Observer
+from gpuledger.collect.adapter.observer import Observer, fails_only
 
 pytestmark = pytest.mark.torch
 
@@ -335,8 +338,8 @@ def test_a_function_that_somebody_else_changes_stays_theirs() -> None:
 def test_two_threads_that_observe_a_function_first_share_its_site(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compiling takes long enough for the other thread to come in between."""
 
-    def slowly(function: Any, compile_observed: Any = instrument._compile_observed) -> Any:
-        made = compile_observed(function)
+    def slowly(function: Any, *, only_fails: bool, compile_observed: Any = instrument._compile_observed) -> Any:
+        made = compile_observed(function, only_fails=only_fails)
         time.sleep(0.05)
         return made
 
@@ -365,6 +368,124 @@ def test_the_observed_code_is_one_object_whoever_observes() -> None:
         with observed(functions.everything, *observers):
             codes.add(functions.everything.__code__)
     assert len(codes) == 1
+
+
+def test_an_observer_of_exceptions_alone_sees_each_one_and_nothing_else() -> None:
+    errors: list[BaseException] = []
+    bare, plain = traceback_of(functions.raises, 1), functions.raises.__code__
+    alone = fails_only(errors.append, lambda _: False)
+    with observed(functions.raises, alone):
+        assert traceback_of(functions.raises, 1) == bare
+        failing = functions.raises.__code__
+        with observed(functions.raises, Seen().observer):
+            assert functions.raises.__code__ is not failing
+            assert traceback_of(functions.raises, 1) == bare
+        assert functions.raises.__code__ is failing
+    assert functions.raises.__code__ is plain
+    assert len(errors) == 2
+    with observed(functions.everything, alone):
+        functions.everything(1, 2)
+    assert len(errors) == 2
+
+
+def calls_of_ours(function: Callable[[], Any]) -> list[str]:
+    """Return the names of gpuledger's functions that run in a call."""
+    names: list[str] = []
+
+    def see(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_globals.get("__name__", "").startswith("gpuledger."):
+            names.append(frame.f_code.co_name)
+
+    sys.setprofile(see)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return names
+
+
+def test_nothing_of_ours_runs_in_a_call_that_does_not_raise_for_an_observer_of_exceptions_alone() -> None:
+    errors: list[BaseException] = []
+    alone = fails_only(errors.append, lambda _: False)
+    module, call = torch.nn.Identity(), torch_entrances.module_call()
+    ends = torch_entrances.end_of_timed()
+
+    def end(fails: bool) -> None:
+        with suppress(ZeroDivisionError), torch.profiler.record_function("block"):
+            module(1 // (not fails))
+
+    assert isinstance(call, FunctionType)
+    with observed(call, alone), observed(ends, alone):
+        assert call.__code__ in instrument._sites[call]._codes.values()
+        assert call.__code__.co_varnames == instrument._sites[call]._plain.co_varnames
+        assert calls_of_ours(lambda: end(fails=False)) == []
+        assert calls_of_ours(lambda: end(fails=True)) != []
+        with observed(call, Seen().observer):
+            assert calls_of_ours(lambda: end(fails=False)) != []
+    assert [type(error) for error in errors] == [ZeroDivisionError]
+
+
+@pytest.mark.parametrize("is_absorbed", [True, False])
+def test_an_error_of_ours_after_an_exception_is_handled(monkeypatch: pytest.MonkeyPatch, is_absorbed: bool) -> None:
+    """Of the observer of all observers: each one handles its own."""
+
+    def raise_ours(_: Any) -> None:
+        raise LookupError
+
+    alone = fails_only(lambda _: None, lambda error: is_absorbed and isinstance(error, LookupError))
+    monkeypatch.setattr(observer, "_fail_all", raise_ours)
+    with observed(functions.raises, alone), pytest.raises(ZeroDivisionError if is_absorbed else LookupError):
+        functions.raises(1)
+
+
+def test_an_observer_of_exceptions_alone_does_not_change_what_others_see() -> None:
+    """One that another one installs as it enters does not see this call."""
+    alone = fails_only(lambda _: None, lambda _: False)
+    for some in ([], [alone]):
+        second = Seen()
+        late: list[Observation] = []
+
+        def enter(*_: Any, second: Seen = second, late: list[Observation] = late) -> None:
+            late.append(Observation(functions.returns_nothing, second.observer))
+
+        with observed(functions.returns_nothing, *some, Observer(enter)):
+            functions.returns_nothing(1)
+        late[0].remove()
+        assert second.calls == []
+
+
+def test_an_observer_that_comes_during_a_call_is_not_told_of_its_exception() -> None:
+    seen = Seen()
+    errors: list[BaseException] = []
+    late: list[Observation] = []
+
+    class Installing:
+        def __truediv__(self, _: object) -> int:
+            late.append(Observation(functions.raises, seen.observer))
+            raise ValueError
+
+    with observed(functions.raises, fails_only(errors.append, lambda _: False)):
+        with pytest.raises(ValueError):  # noqa: PT011
+            functions.raises(Installing())
+        late[0].remove()
+    assert (seen.calls, len(errors)) == ([], 1)
+
+
+@pytest.mark.parametrize("compiled_before", [False, True])
+def test_code_for_exceptions_stays_if_the_first_compiled_code_can_depend_on_it(
+    monkeypatch: pytest.MonkeyPatch, compiled_before: bool
+) -> None:
+    function, plain = functions.returns_nothing, functions.returns_nothing.__code__
+    monkeypatch.setattr(dynamo, "compiled_frames", lambda: int(compiled_before))
+    with observed(function, fails_only(lambda _: None, lambda _: False)):
+        failing = function.__code__
+        monkeypatch.setattr(dynamo, "compiled_frames", lambda: 1)
+    assert function.__code__ is (plain if compiled_before else failing) is not (failing if compiled_before else plain)
+    assert not instrument.is_observed_for_good(function)
+    monkeypatch.setattr(dynamo, "compiled_frames", lambda: 0)
+    with observed(function, Seen().observer):
+        assert function.__code__ not in (plain, failing)
+    assert function.__code__ is plain
 
 
 @pytest.mark.parametrize("compiled_before", [False, True])

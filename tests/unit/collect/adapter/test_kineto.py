@@ -76,6 +76,7 @@ def test_a_range_does_nothing_unless_a_profiler_records_its_thread() -> None:
 
 def test_optimizer_steps_of_threads_end_their_own_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     from gpuledger.collect.adapter import torch_private
+    from gpuledger.collect.attribution.module_registry import ModuleRegistry
     from gpuledger.collect.passes.call_ranges import CallRanges
 
     ended: list[tuple[int, int]] = []
@@ -88,7 +89,7 @@ def test_optimizer_steps_of_threads_end_their_own_ranges(monkeypatch: pytest.Mon
             ended.append((self.thread, threading.get_ident()))
 
     monkeypatch.setattr(torch_private, "open_range", lambda _name: Range())
-    one = CallRanges()
+    one = CallRanges(ModuleRegistry())
     both = threading.Barrier(2)
 
     def step() -> None:

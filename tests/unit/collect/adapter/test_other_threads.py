@@ -96,6 +96,25 @@ def test_no_garbage_is_collected_during_a_call(was_on: bool) -> None:
         gc.enable()
 
 
+@pytest.mark.parametrize("look", [lambda: gradients_of([torch.zeros(1)]), lambda: list(frames_of_other_threads())])
+def test_garbage_is_collected_again_though_the_program_refuses_a_look_at_its_threads(
+    look: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an audit hook of the program can."""
+
+    def refuse() -> None:
+        raise PermissionError
+
+    assert gc.isenabled()
+    monkeypatch.setattr(sys, "_current_frames", refuse)
+    try:
+        with pytest.raises(PermissionError):
+            look()
+        assert gc.isenabled()
+    finally:
+        gc.enable()
+
+
 def test_a_tuple_that_is_being_made_is_not_kept() -> None:
     """Before Python 3.14.10, making it fails if anything else refers to it, as a list of all objects does."""
     held: list[Any] = []
@@ -248,6 +267,15 @@ def test_a_library_is_harmless_if_it_does_not_use_torch(tmp_path: Path, source: 
     names: dict[str, Any] = {}
     exec(compile(f"{source}\nimport sys\nframe = sys._getframe()", str(file), "exec"), names)
     assert _is_harmless(names["frame"]) == is_harmless
+
+
+def test_what_runs_in_gpuledger_can_be_inside_an_operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "site-packages" / "gpuledger"
+    monkeypatch.setattr(other_threads, "_OWN", f"{package}{os.sep}")
+    for file, is_harmless in ((package / "guard.py", False), (tmp_path / "site-packages" / "other.py", True)):
+        names: dict[str, Any] = {}
+        exec(compile("import sys\nframe = sys._getframe()", str(file), "exec"), names)
+        assert _is_harmless(names["frame"]) == is_harmless
 
 
 @pytest.mark.parametrize(("folder", "is_harmless"), [("_inductor/compile_worker", True), ("_inductor", False)])

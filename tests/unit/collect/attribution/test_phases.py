@@ -66,7 +66,7 @@ def test_a_phase_entered_twice_is_one_visit_and_a_new_step_another(phases: Phase
 
 
 def test_a_change_inside_a_module_stays_on_it(phases: Phases) -> None:
-    phases.threads.stack.append([5, 0])
+    phases.threads.stack.append([5, 0, -1])
     phases.change(Phase.FORWARD)
     assert now(phases)["module_id"] == 5
 

@@ -245,6 +245,30 @@ def test_names_that_several_modules_have_are_told_apart_by_what_holds_them() -> 
     assert part.facts["root_names"] == [(0, "yolo.model"), (1, "trainer.model"), (2, "ema")]
 
 
+def test_a_module_that_a_function_has_made_and_returned_is_named_when_it_is_called() -> None:
+    names: dict[int, str] = {}
+    asked: list[int] = []
+
+    def names_of(modules: Sequence[object]) -> list[tuple[object, str]]:
+        asked.append(len(modules))
+        return [(module, names[id(module)]) for module in modules if id(module) in names]
+
+    registry, part = ModuleRegistry(names_of), Part()
+    one, made = nn.Linear(2, 2), nn.Linear(2, 2)
+    names[id(one)] = "model"
+    registry.register(one)
+    number = registry.register(made)
+    registry.note_called(number)  # the call in which it was registered
+    assert asked == [2]
+    names[id(made)] = "quantized"
+    for _ in range(2):
+        registry.note_called(number)
+        registry.note_called(0)
+    assert asked == [2, 2]
+    registry.drain(part)
+    assert part.facts["root_names"] == [(0, "model"), (1, "quantized")]
+
+
 def test_the_layers_of_a_class_do_not_use_up_all_searches() -> None:
     asked: list[type] = []
 

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.torch
 class Asks(TorchDispatchMode):
     """Runs out of memory in one operator."""
 
-    def __init__(self, operator: Any, fails: Callable[[], None]) -> None:
+    def __init__(self, operator: Any, fails: Callable[[], object]) -> None:
         super().__init__()
         self._operator, self._fails = operator, fails
 

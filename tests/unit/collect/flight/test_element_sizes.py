@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from gpuledger.collect.flight.element_sizes import PLACE_BYTES, bytes_per_element, data_of
+from gpuledger.collect.flight.element_sizes import PLACE_BYTES, ElementSize, data_of, size_of_element
 from gpuledger.collect.flight.time_limit import TimeLimit
 
 pytestmark = pytest.mark.torch
@@ -89,14 +89,14 @@ def module() -> nn.Module:
     ],
 )
 def test_the_bytes_of_an_element_are_its_own(make: Callable[[], object]) -> None:
-    assert bytes_per_element([make() for _ in range(6)], TimeLimit(10**10)) == pytest.approx(BYTES, rel=0.02)
+    assert size_of_element([make() for _ in range(6)], TimeLimit(10**10)).bytes == pytest.approx(BYTES, rel=0.02)
 
 
 def test_numbers_are_known_to_be_small_and_other_objects_are_not() -> None:
-    assert bytes_per_element([0.5, 1.5, (1, 2)], TimeLimit(10**10)) == PLACE_BYTES
-    assert bytes_per_element([], TimeLimit(10**10)) == 0
+    assert size_of_element([0.5, 1.5, (1, 2)], TimeLimit(10**10)) == ElementSize(PLACE_BYTES)
+    assert size_of_element([], TimeLimit(10**10)) == ElementSize()
     owner = Plain()
-    assert bytes_per_element([weakref.finalize(owner, print, block())], TimeLimit(10**10)) == 0
+    assert size_of_element([weakref.finalize(owner, print, block())], TimeLimit(10**10)).bytes == 0
 
 
 def test_the_beginning_of_values_shows_what_was_appended_to() -> None:

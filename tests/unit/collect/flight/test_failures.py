@@ -351,7 +351,7 @@ def test_without_the_last_events_only_live_blocks_have_stacks(
 ) -> None:
     """A history that is somebody else's does not say which allocation an event was."""
     taken = snapshot([8 * MIB], [], events=[("alloc", BASE, 8 * MIB)])
-    frames = [{"filename": "/work/train.py", "line": 7, "name": "keep"}]
+    frames = [{"filename": "/home/user/train.py", "line": 7, "name": "keep"}]
     taken["segments"][0]["blocks"][0]["frames"] = taken["device_traces"][0][0]["frames"] = frames
     card(taken, 8 * MIB)
     recorded = Recorded(tmp_path)
@@ -369,7 +369,7 @@ def test_stacks_that_the_allocator_has_of_blocks_and_events_are_stored(
     card: Callable[..., None], tmp_path: Path
 ) -> None:
     taken = snapshot([8 * MIB, 4 * MIB], [2 * MIB], events=[("alloc", BASE, 8 * MIB), ("alloc", BASE + 1, 512)])
-    frames = [{"filename": "/work/train.py", "line": 7, "name": "keep"}]
+    frames = [{"filename": "/home/user/train.py", "line": 7, "name": "keep"}]
     for number in (0, 2):  # a live block and a free one
         taken["segments"][number]["blocks"][0]["frames"] = frames
     taken["segments"][1]["blocks"][0]["frames"] = []
@@ -379,7 +379,7 @@ def test_stacks_that_the_allocator_has_of_blocks_and_events_are_stored(
     recorded.failures.happened({**FACTS, "tried_bytes": 300 * MIB}, 7)
     recorded.journal.write()
     journal = read_journal(recorded.rank_directory / "journal")
-    assert journal.stacks == [[("/work/train.py", 7, "keep")]]
+    assert journal.stacks == [[("/home/user/train.py", 7, "keep")]]
     assert {name: values.tolist() for name, values in journal.tables["failure_stacks"].items()} == {
         **{"failure_id": [0, 0], "event_idx": [-1, 1], "address": [BASE, BASE + 1], "stack_id": [0, 0]}
     }

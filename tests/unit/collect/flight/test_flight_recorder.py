@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import io
+import itertools
 import mmap
 import os
 import random
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +28,7 @@ from gpuledger.collect.attribution.stacks import StackTable
 from gpuledger.collect.flight import census, flight_recorder, step_counters
 from gpuledger.collect.flight.flight_recorder import FlightRecorder
 from gpuledger.collect.flight.host_memory import HostMemory, resident_bytes
+from gpuledger.collect.flight.late_stacks import LateStacks
 from gpuledger.collect.flight.step_counters import CudaCounters, DeviceCounters, StepCounters, held_bytes
 from gpuledger.model.journal.columns import COLUMNS
 from gpuledger.model.journal.journal import Part
@@ -32,10 +36,30 @@ from gpuledger.model.journal.journal import Part
 __all__ = ["history"]
 
 
+RECORDERS: list[FlightRecorder] = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(history: History) -> Iterator[None]:
+    """Take out the observers of a test that has failed, or they would be called in the tests after it."""
+    yield
+    for one in RECORDERS:
+        one.take_out()
+    RECORDERS.clear()
+
+
+@pytest.fixture(autouse=True)
+def equal_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a µs between any two looks at the clock: on a busy machine, the time for stacks would be spent at once."""
+    clock = itertools.count(0, 1000).__next__
+    monkeypatch.setattr(flight_recorder, "LateStacks", functools.partial(LateStacks, clock=clock))
+
+
 def recorder_in(directory: Path, *, takes_stacks: bool = False) -> FlightRecorder:
     journal = RankJournal(lambda: directory, [])
     found = FlightRecorder(journal, ModuleRegistry(), StackTable(), Guard(lambda error: pytest.fail(str(error))))
     found.begin(lambda: None, on_card=True, takes_stacks=takes_stacks)
+    RECORDERS.append(found)
     return found
 
 

@@ -85,7 +85,21 @@ def node_of_a_cycle() -> Node:
     return node
 
 
-@pytest.mark.parametrize(("first", "size"), [(linked_list(), 5), (chained_exceptions(), 5), (node_of_a_cycle(), 1)])
+def chained_functions() -> Callable[[], float]:
+    def after(before: Callable[[], float]) -> Callable[[], float]:
+        return lambda: before() + 1
+
+    last: Callable[[], float] = float
+    for _ in range(5):
+        last = after(last)
+    return last
+
+
+@pytest.mark.parametrize(
+    ("first", "size"),
+    [(linked_list(), 5), (chained_exceptions(), 5), (chained_functions(), 5), (node_of_a_cycle(), 1)],
+    ids=["nodes", "exceptions", "functions", "cycle"],
+)
 def test_objects_of_one_class_that_refer_to_the_next_are_a_chain(first: object, size: int) -> None:
     assert chain_below(first, TimeLimit(10**10))[0] == size
 
@@ -102,6 +116,20 @@ def kept_by_an_optimizer() -> dict[Key, Named]:
     found, _ = named_objects(TimeLimit(10**10))
     del trainer
     return found
+
+
+def kept_by_functions() -> dict[Key, Named]:
+    hooks = [lambda *_, saved=[BLOCK] * 2: saved, functools.partial(used, [BLOCK] * 3, later=[BLOCK] * 4)]
+    found, _ = named_objects(TimeLimit(10**10))
+    del hooks
+    return found
+
+
+def test_what_functions_keep_has_the_name_of_the_argument() -> None:
+    found = {(one.name, one.where): one.size for one in kept_by_functions().values()}
+    assert found["saved", "default of <lambda>"] == 2
+    assert found["later", "argument of a partial"] == 4
+    assert found["hooks", "local variable of kept_by_functions"] == 3
 
 
 def kept_by_finalizers() -> dict[Key, Named]:
@@ -198,3 +226,36 @@ def test_what_a_call_under_way_holds_has_not_grown_over_the_steps(monkeypatch: p
     monkeypatch.setattr(census, "BUDGET_NS", 10**10)
     holder = census_inside_a_call()
     assert (holder["kind"], holder["name"], holder["more"]) == ("list", "losses", 9)
+
+
+def holders_after_a_short_census(
+    seen: Callable[[dict[Key, Named]], dict[Key, Named]], patch: pytest.MonkeyPatch
+) -> Any:
+    """Return what has grown by two censuses after one that had not the time for all names."""
+    outputs: list[torch.Tensor] = []
+    with patch.context() as patched:
+        patched.setattr(census, "named_objects", lambda limit: (seen(named_objects(limit)[0]), False))
+        first = Census(10)
+    outputs += [torch.zeros(1 << 16) for _ in range(10)]
+    second = Census(20, first, 10 << 18)
+    outputs += [torch.zeros(1 << 16) for _ in range(10)]
+    return second.holder, Census(30, first, 20 << 18).holder
+
+
+def test_a_list_that_was_empty_at_the_first_census_has_grown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the predictions of evaluations are before the first one."""
+    monkeypatch.setattr(census, "NAMES_NS", 10**10)
+    monkeypatch.setattr(census, "BUDGET_NS", 10**10)
+    found = holders_after_a_short_census(lambda named: named, monkeypatch)
+    assert [(one["name"], one["more"]) for one in found] == [("outputs", 10), ("outputs", 20)]
+    assert [one["element_bytes"] for one in found] == [1 << 18, 1 << 18]
+
+
+def test_a_list_that_the_first_census_has_not_reached_is_compared_with_the_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(census, "NAMES_NS", 10**10)
+    monkeypatch.setattr(census, "BUDGET_NS", 10**10)
+    before, after = holders_after_a_short_census(lambda _: {}, monkeypatch)
+    assert before is None
+    assert (after["name"], after["more"]) == ("outputs", 10)

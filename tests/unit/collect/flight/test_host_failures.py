@@ -19,9 +19,10 @@ from quick import quick_gpuledger
 
 from gpuledger.analyze.memory.failures.oom import explain_oom
 from gpuledger.analyze.posting.posting import post_rank
+from gpuledger.collect.adapter import torch_entrances
 from gpuledger.collect.flight.host_failures import find_host_failure
 from gpuledger.collect.flight.host_memory import usable_bytes
-from gpuledger.collect.launch.settings import RecordSettings
+from gpuledger.collect.launch.settings import PASSES, RecordSettings
 from gpuledger.collect.session.session import Session
 from gpuledger.model.flight_facts import HOST
 from gpuledger.model.run import Rank
@@ -171,6 +172,163 @@ def test_an_error_that_the_program_handles_is_recorded_with_the_number_of_them(t
     (failure,) = explain_oom(Rank(0, rank_directory, post_rank(rank_directory)))
     assert (failure.step, failure.times, failure.tried_bytes) == (1, 6, TOO_MUCH_BYTES)
     assert failure.line.endswith("in allocate")
+
+
+class Refused(torch.autograd.Function):
+    """Asks for too much memory in forward or in backward."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor, where: str) -> torch.Tensor:
+        ctx.where = where
+        return allocate() or value if where == "forward" else value * 1
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        if ctx.where == "backward":
+            allocate()
+        return gradient, None
+
+
+class Layer(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.nn.Linear(2, 2)
+
+    def forward(self, value: torch.Tensor, where: str = "") -> torch.Tensor:
+        result: torch.Tensor = Refused.apply(self.inner(value), where)
+        return result
+
+
+class Stepping(torch.optim.SGD):
+    """Asks for too much memory in a step."""
+
+    asks = False
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]  # torch has overloads
+        if self.asks:
+            allocate()
+
+
+def compiled(graph: torch.fx.GraphModule, _inputs: object) -> torch.fx.GraphModule:
+    return graph
+
+
+def recorded_after_its_steps(
+    tmp_path: Path,
+    fail: Callable[[torch.nn.Module, Stepping], None],
+    end: Callable[[torch.nn.Module], None] = lambda _: None,
+) -> Rank:
+    """Record a program whose steps from the third on call ``fail``, and that handles what this raises.
+
+    What ``end`` raises ends it.
+    """
+    rank_directory = tmp_path / "late.ledger" / "rank-0"
+    rank_directory.mkdir(parents=True)
+    passes = dict.fromkeys(PASSES, 0)
+    settings = RecordSettings(rank_directory.parent, devices="cpu", last_step=1, passes=passes, flight_recorder=True)
+    session = Session(settings, rank_directory=lambda: rank_directory, from_outside=True, begins_late=False)
+    session.start()
+    torch.manual_seed(0)
+    model = Layer()
+    optimizer = Stepping(model.parameters(), lr=0.1)
+    for step in range(4):
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.asks = False
+        optimizer.step()
+        if step >= 2:
+            with suppress(RuntimeError):
+                fail(model, optimizer)
+    observed = torch_entrances.module_call().__code__
+    try:
+        end(model)
+    except RuntimeError:
+        session.finish("exit")
+    else:
+        session.finish("exit")
+    assert torch_entrances.module_call().__code__ is not observed
+    return Rank(0, rank_directory, post_rank(rank_directory))
+
+
+def fails_in_forward(model: torch.nn.Module, _: Stepping) -> None:
+    model(torch.ones(1, 2), "forward")
+
+
+def fails_in_backward(model: torch.nn.Module, _: Stepping) -> None:
+    model(torch.ones(1, 2), "backward").sum().backward()
+
+
+def fails_in_gradients(model: torch.nn.Module, _: Stepping) -> None:
+    torch.autograd.grad(model(torch.ones(1, 2), "backward").sum(), list(model.parameters()))
+
+
+def fails_in_the_optimizer(_: torch.nn.Module, optimizer: Stepping) -> None:
+    optimizer.asks = True
+    optimizer.step()
+
+
+def fails_inside_blocks(model: torch.nn.Module, _: Stepping) -> None:
+    with torch.profiler.record_function("outer"), torch.profiler.record_function("inner"):
+        model(torch.ones(1, 2), "forward")
+
+
+def fails_in_compiled_code(model: torch.nn.Module, _: Stepping) -> None:
+    torch.compile(model, backend=compiled, fullgraph=False)(torch.ones(1, 2), "forward")
+
+
+@pytest.mark.parametrize(
+    "fail",
+    [
+        *(fails_in_forward, fails_in_backward, fails_in_gradients, fails_in_the_optimizer, fails_inside_blocks),
+        fails_in_compiled_code,
+    ],
+)
+def test_an_error_that_the_program_handles_after_the_recorded_steps_is_recorded_once(
+    fail: Callable[[torch.nn.Module, Stepping], None], tmp_path: Path
+) -> None:
+    (failure,) = explain_oom(recorded_after_its_steps(tmp_path, fail))
+    assert (failure.step, failure.times, failure.tried_bytes) == (4, 2, TOO_MUCH_BYTES)
+    assert failure.line.endswith("in forward" if fail is fails_in_compiled_code else "in allocate")
+    assert (failure.module == "Layer") == (fail in (fails_in_forward, fails_inside_blocks, fails_in_compiled_code))
+
+
+def test_an_error_that_ends_the_program_is_explained_beside_those_that_it_handles(tmp_path: Path) -> None:
+    def fail(model: torch.nn.Module, _: Stepping) -> None:
+        with suppress(RuntimeError):
+            model(torch.ones(1, 2), "forward")
+
+    def end(model: torch.nn.Module) -> None:
+        model(torch.ones(1, 2), "backward").sum().backward()
+
+    handled, last = explain_oom(recorded_after_its_steps(tmp_path, fail, end))
+    assert (handled.step, handled.times, handled.module) == (4, 2, "Layer")
+    assert (last.step, last.times, last.line.partition(" ")[2]) == (5, 1, "in allocate")
+
+
+def test_memory_that_is_asked_for_again_and_again_has_few_files(tmp_path: Path) -> None:
+    def fail(model: torch.nn.Module, _optimizer: Stepping) -> None:
+        for _ in range(50):
+            with suppress(RuntimeError):
+                model(torch.ones(1, 2), "forward")
+
+    rank = recorded_after_its_steps(tmp_path, fail)
+    (failure,) = explain_oom(rank)
+    assert (failure.step, failure.times) == (4, 100)
+    assert len(list((rank.directory / "journal").iterdir())) < 30
+
+
+def test_a_program_with_its_own_end_of_timed_blocks_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch_entrances, "_END_OF_TIMED", len)
+    (failure,) = explain_oom(recorded_after_its_steps(tmp_path, fails_in_forward))
+    assert (failure.step, failure.times) == (4, 2)
+
+
+def test_other_errors_that_leave_modules_are_not_recorded(tmp_path: Path) -> None:
+    def fail(model: torch.nn.Module, _: Stepping) -> None:
+        model(torch.ones(3, 3))
+
+    assert not explain_oom(recorded_after_its_steps(tmp_path, fail))
 
 
 def run(*words: str, at: Path, by: Sequence[str] | None = None) -> subprocess.CompletedProcess[str]:

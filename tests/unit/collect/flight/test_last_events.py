@@ -279,6 +279,23 @@ def test_the_first_short_steps_end_with_stacks_and_later_ones_while_time_is_left
     process.events.take_out()
 
 
+def test_short_steps_whose_time_is_measured_end_with_stacks_as_long_as_these_cost_little(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No time is left for whole steps while steps are measured, since these have no stacks then."""
+    monkeypatch.setattr(last_events, "DECIDE_NS", DECIDE_NS)
+    process.events.keep(LaterMeasurement.STEPS)
+    step_ns, ends = 1_000_000, list[bool]()
+    settling = SETTLING_NS // step_ns
+    for _ in range(settling + 1_000):
+        process.train(step_ns, 20, steps=1)
+        ends.append(process.late.taken is not Taken.NEVER)
+    assert all(ends[settling + 1 : settling + MEASURED_MOST_NS // LOOK_NS // 2])
+    share = 1 / DECIDE_NS + MEASURED_FRAC / LOOK_NS
+    assert sum(ends[-500:]) <= 500 * step_ns * share + 2
+    process.events.take_out()
+
+
 @pytest.mark.parametrize("measured", list(LaterMeasurement))
 def test_a_history_of_the_program_has_priority_beside_every_measurement(
     process: Process, history: History, measured: LaterMeasurement

@@ -38,7 +38,7 @@ def test_positions_before_the_tokens_are_not_the_batch() -> None:
     about, calls = seen(generation(4, 12), generation(4, 1), generation(4, 1))
     assert calls == [[1, 1, 4, 12], [2, 3, 4, 1]]
     known = {"module_id": 0, "shape": [4, 1], "tokens": True, "step_calls": 1}
-    assert about == known | {"batch_dim": 0, "step_samples": None}
+    assert about == known | {"batch_dim": 0, "step_samples": None, "is_part": False}
 
 
 @pytest.mark.parametrize(

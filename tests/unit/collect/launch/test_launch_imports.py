@@ -22,6 +22,7 @@ main()
 
 
 def test_no_library_for_numbers_or_tables_is_loaded_before_the_program_starts(tmp_path: Path) -> None:
+    (tmp_path / "none.py").write_text("")
     loaded = subprocess.check_output([sys.executable, "-c", SHOW], text=True, cwd=tmp_path).split()
     assert "gpuledger.collect.sampling.sampler" in loaded
     assert not {"numpy", "pyarrow", "duckdb", "rich", "torch", "psutil", "gpuledger.analyze"} & set(loaded)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from held import is_held
 from interruptions import DeadlineError, interrupted
 from torch import nn
 
@@ -185,14 +186,6 @@ def test_a_forked_child_holds_nothing(others: HeldThreads) -> None:
         others._holder["thread"] = threading.get_ident()
 
 
-def is_held(thread: threading.Thread) -> bool:
-    """Return whether a thread waits at a module call."""
-    frame = sys._current_frames().get(thread.ident or 0)
-    while frame is not None and frame.f_code is not HeldThreads._hold.__code__:
-        frame = frame.f_back
-    return frame is not None
-
-
 def test_an_interrupt_passes_through_a_held_thread_at_once(others: HeldThreads) -> None:
     """Here the main thread is the one that is held."""
     does_hold, is_over = threading.Event(), threading.Event()
@@ -287,27 +280,3 @@ def test_the_timing_measurement_waits_for_other_threads_a_few_times(
     monkeypatch.setattr(held_threads, "do_others_compute", lambda _waiting: True)
     assert time_pass.end(keep=False) is compute  # one of the calling thread alone can always be stopped there
     assert time_pass.end(keep=False, at_once=True)
-
-
-def test_a_profile_of_all_threads_awaits_one_whole_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each thread that was held at its call ends a step before it, and three of them would be the whole profile."""
-    monkeypatch.setattr(kineto, "_of_all_threads", [])
-    monkeypatch.setattr(ModuleRegistry, "runs_in_other_threads", lambda _registry: True)
-    journal, registry = RankJournal(lambda: tmp_path, []), ModuleRegistry()
-    time_pass = TimePass(journal, registry, GUARD, lambda: None, HeldThreads(journal, set(), GUARD.absorbs))
-    assert not time_pass.awaits_call(0)
-    with time_pass.starting():
-        time_pass.begin()
-    try:
-        assert time_pass.has_all_threads
-        assert not time_pass.awaits_call(-1)
-        assert time_pass.awaits_call(0)
-        assert not time_pass.awaits_call(threading.active_count())
-        model = nn.Sequential(nn.Linear(2, 2))
-        registry.register(model)
-        model[0](torch.ones(2))
-        assert time_pass.awaits_call(0)  # a thread can be held in the middle of the model
-        model(torch.ones(2))
-        assert not time_pass.awaits_call(0)
-    finally:
-        assert time_pass.end(keep=False)

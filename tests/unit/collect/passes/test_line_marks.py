@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpuledger.collect.adapter import dispatch_modes
@@ -49,6 +49,33 @@ def test_a_mode_that_is_removed_during_backward_does_not_come_back(marks: LineMa
     weight.sum().backward()
     assert removed == [True]
     assert not dispatch_modes.has_dispatch_mode()
+
+
+def test_python_code_in_backward_has_ranges_and_autograd_itself_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    weight = torch.randn(3, requires_grad=True)
+    gradients: list[Tensor | None] = []
+
+    def hook(changed: Tensor) -> None:
+        gradients.append(changed.grad)
+        torch.mul(changed.detach(), 2)
+
+    weight.register_post_accumulate_grad_hook(hook)
+    losses = [(weight * weight).sum() for _ in range(2)]
+    _, lines = with_mode(lambda: [loss.backward() for loss in losses], monkeypatch)
+    assert lines.count("hook") == 2 * len(["detach", "mul"])
+    assert set(lines) <= {"hook", "<lambda>", "<listcomp>"}
+    assert gradients[0] is gradients[1]
+    assert dispatch_modes.innermost_function_mode() is None
+
+
+def test_a_hook_that_ends_the_marks_leaves_no_mode(marks: LineMarks) -> None:
+    weight = torch.randn(3, requires_grad=True)
+    removed: list[bool] = []
+    weight.register_post_accumulate_grad_hook(lambda _: removed.append(marks.remove()))
+    marks.install()
+    (weight * weight).sum().backward()
+    assert not dispatch_modes.has_dispatch_mode()
+    assert dispatch_modes.innermost_function_mode() is None
 
 
 def test_a_mode_of_the_program_stays_innermost(marks: LineMarks) -> None:

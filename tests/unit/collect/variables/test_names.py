@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dis
+import functools
 import gc
 import threading
 import weakref
@@ -15,7 +16,7 @@ import torch
 
 from gpuledger.collect.adapter.program_objects import is_tensor
 from gpuledger.collect.variables import names
-from gpuledger.collect.variables.names import MOST, held_tensors, loop_variables, names_of, outer_names_of
+from gpuledger.collect.variables.names import MOST, held_tensors, names_of, outer_names_of, second_names
 
 pytestmark = pytest.mark.torch
 
@@ -149,8 +150,8 @@ def test_numbers_and_texts_inside_containers_are_not_looked_at(monkeypatch: pyte
 
 def test_a_loop_assigns_to_all_its_targets() -> None:
     source = "for a, (b, *c) in d: e = a\nfor f in a: pass\ng = [h for h in c]"
-    assert {"a", "b", "c", "f"} <= loop_variables(compile(source, "loops", "exec"))
-    assert not {"d", "e", "g"} & loop_variables(compile(source, "loops", "exec"))
+    assert {"a", "b", "c", "f"} <= second_names(compile(source, "loops", "exec"))
+    assert not {"d", "e", "g"} & second_names(compile(source, "loops", "exec"))
 
 
 def test_the_loops_of_a_function_are_read_once_and_it_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,11 +159,49 @@ def test_the_loops_of_a_function_are_read_once_and_it_is_not_kept(monkeypatch: p
     instructions = dis.get_instructions
     monkeypatch.setattr(dis, "get_instructions", lambda code: read.append(code.co_name) or instructions(code))
     loop, plain = (compile(source, "loops", "exec") for source in ("for a in (): pass", "b = 'not a loop'"))
-    assert [loop_variables(code) for code in (loop, plain, loop, plain)] == [{"a"}, set(), {"a"}, set()]
+    assert [second_names(code) for code in (loop, plain, loop, plain)] == [{"a"}, set(), {"a"}, set()]
     assert read == ["<module>"]
     kept = weakref.ref(loop)
     del loop
     assert kept() is None
+
+
+def test_arguments_that_a_function_passes_on_have_other_names() -> None:
+    source = """
+def passes_on(first, *args, key=0, **kwargs): return print(first, *args, **kwargs)
+def passes_some(*args, **kwargs): return print(**kwargs)
+def uses(*models): return [print(model) for model in models]
+"""
+    functions: dict[str, Any] = {}
+    exec(source, functions)
+    found = {name: second_names(functions[name].__code__) for name in ("passes_on", "passes_some", "uses")}
+    assert found["passes_on"] == found["passes_some"] == {"args", "kwargs"}
+    assert "models" not in found["uses"]
+
+
+def decorated(function: Any) -> Any:
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+@decorated
+def with_a_copy(thing: Thing) -> list[list[tuple[object, str]]]:
+    copied = [Thing()]
+    return given_a_copy(thing, copied.pop())  # type: ignore[no-any-return]
+
+
+@decorated
+def given_a_copy(thing: Thing, /, *rest: Thing) -> list[list[tuple[object, str]]]:
+    return [[(thing, "thing"), (rest[0], "rest[0]")], outer_names_of([thing, rest[0]])]
+
+
+def test_a_decorator_s_function_names_nothing() -> None:
+    """It would have one name for both."""
+    expected, found = with_a_copy(Thing())
+    assert found == expected
 
 
 def of_all_elements() -> list[list[tuple[object, str]]]:

@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
-from gpuledger.collect.adapter.compiler.data_flow import DataFlow
+from gpuledger.collect.adapter.compiler.data_flow import DataFlow, is_of_backward
 from gpuledger.collect.adapter.compiler.generated_code import Statement
 from gpuledger.collect.adapter.compiler.graph_nodes import (
     NOWHERE,
@@ -32,7 +32,6 @@ from gpuledger.collect.adapter.compiler.graph_nodes import (
 from gpuledger.collect.adapter.compiler.inductor import frames_at, source_lines
 from gpuledger.model.journal.journal import FOUND_BY_LINES
 
-_BACKWARD = re.compile(r"^# AOT ID: \['\w*_backward'\]", re.MULTILINE)
 _NODES = re.compile(r"# Topologically Sorted Source Nodes: \[([^\]]*)\]")
 
 
@@ -49,7 +48,7 @@ def find_modules(
     """
     statements = list(statements)
     kernels = [one for one in statements if one.kernel]
-    is_backward = _BACKWARD.search(text) is not None
+    is_backward = is_of_backward(text)
     names = {} if is_backward else _names_before(kernels, text)
     lines = source_lines(graph.file)
     traces = {one.line: frames_at(lines, one.line) for one in kernels}

@@ -17,6 +17,7 @@ from gpuledger.collect.adapter.compiler.buffer_values import EXTERN, BufferValue
 from gpuledger.collect.adapter.compiler.generated_code import Statement
 from gpuledger.collect.adapter.compiler.graph_nodes import CapturedGraph, NodeOrigin, TensorKind
 
+_BACKWARD = re.compile(r"^# AOT ID: \['\w*_backward'\]", re.MULTILINE)
 _INPUT = re.compile(r"^(?:primals_(\d+)|arg(\d+)_1)$")
 _SIZE = re.compile(r"assert_size_stride\((primals_\d+|arg\d+_1), \(([\d, ]*)\)")
 _ALLOCATED = re.compile(r"(buf\d+) = empty_strided\w*\(\(([\d, ]*)\), \([\d, ]*\), torch\.(\w+)\)")
@@ -36,7 +37,7 @@ class DataFlow:
     def __init__(self, captured: CapturedGraph, text: str, *, is_backward: bool) -> None:
         self._captured = captured
         self._is_backward = is_backward
-        self._inputs = list(captured.inputs) if _has_sizes(captured, text) else []
+        self._inputs = inputs_of(captured, text)
         self._kinds = dict(_allocated(text))
         self._nodes: dict[str, str] = {}
         self._gradients = dict(self._gradients_in(text)) if is_backward else {}
@@ -137,6 +138,16 @@ class DataFlow:
             users = self._users(name)
             if len(users) == len(variables) == 1 and users[0] in self._captured.nodes:
                 yield variables[0], self._captured.nodes[users[0]]
+
+
+def is_of_backward(text: str) -> bool:
+    """Return whether generated code computes a backward graph."""
+    return _BACKWARD.search(text) is not None
+
+
+def inputs_of(captured: CapturedGraph, text: str) -> list[str]:
+    """Return the names of the graph's inputs in the order of the code's; none if their sizes are not the same."""
+    return list(captured.inputs) if _has_sizes(captured, text) else []
 
 
 def _returned(text: str) -> list[ast.expr]:

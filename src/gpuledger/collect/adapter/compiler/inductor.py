@@ -32,6 +32,7 @@ from gpuledger.collect.adapter.compiler.graph_nodes import (
     place_of_node,
     read_graph,
 )
+from gpuledger.collect.adapter.compiler.graph_operations import changing_operations
 from gpuledger.collect.adapter.instrument import CannotInstrumentError, Observation
 from gpuledger.collect.adapter.observer import Observer
 from gpuledger.model.journal.journal import CACHED_CODE, WITHOUT_MODULES
@@ -77,7 +78,12 @@ class CompilerWatch:
 
         A backward graph can be compiled later than its forward.
         """
-        return tuple(self.captured)[:1] if self._compiling else tuple(self.captured)
+        return tuple(self.captured) if self.being_compiled is None else (self.being_compiled,)
+
+    @property
+    def being_compiled(self) -> CapturedGraph | None:
+        """Return the graph that is being compiled; None if none is."""
+        return self.captured[0] if self._compiling else None
 
     def install(self) -> None:
         """Observe the compiler, which the program need not have imported yet."""
@@ -206,7 +212,8 @@ def _is_generated(module: Any) -> bool:
 
 def _read_captured(captured: Any, in_copy: Callable[[Any], NodeOrigin | None]) -> CapturedGraph:
     """Return the modules and nodes of a graph that Dynamo captured. ``in_copy`` returns places of its nodes, first."""
-    found = CapturedGraph({}, {})
+    nodes = getattr(getattr(captured, "graph", None), "nodes", ())
+    found = CapturedGraph({}, {}, operations=changing_operations(nodes))
     for name, node in _nodes_in(captured, "", set()):
         for key, (path, cls) in (node.meta.get("nn_module_stack") or {}).items():
             place = place_in_stack(key, path, cls, ())
