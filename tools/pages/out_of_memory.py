@@ -245,4 +245,5 @@ def leaks() -> list[str]:
         f"{about(results, 'memory/leaks.py')}: of {leaking['programs']} programs with a leak, the growth is found in",
         f"{leaking['found']}, and named rightly in {leaking['named']}. Of {healthy['programs']} programs without one,",
         f"{healthy['false_alarms']} seem to have one.",
+        *(f"Not found: {one[0].lower()}{one[1:]}" for one in leaking["missed"]),
     )

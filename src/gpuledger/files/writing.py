@@ -70,8 +70,9 @@ def replaced(path: Path, *, inside: Path | None = None) -> Iterator[IO[bytes]]:
         with _new_file(path, beside, directory) as stream:
             try:
                 _keep_permissions(stream.fileno(), path.name, directory)
-                yield stream
-                stream.close()
+                with _naming_full(path):
+                    yield stream
+                    stream.close()
                 with _naming(path):
                     os.replace(beside, path.name, src_dir_fd=directory, dst_dir_fd=directory)
             except BaseException:
@@ -223,6 +224,17 @@ def _naming(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise type(error)(error.errno, error.strerror, str(path)) from None
+
+
+@contextmanager
+def _naming_full(path: Path) -> Iterator[None]:
+    """Let an error of a write name the file: that a disk is full, or the largest size of a file is reached."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise type(error)(error.errno, error.strerror, str(path)) from None
+        raise
 
 
 def _keep_permissions(descriptor: int, name: str, directory: int) -> None:

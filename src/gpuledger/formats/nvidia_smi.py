@@ -231,7 +231,7 @@ class _Log:
         if any(card.untimed for card in self._cards.values()):
             yield (
                 f"The file has no times, so samples are {interval_ns / 1e6:g} ms apart. "
-                "Set another interval with --interval."
+                "Set another interval with gpuledger import nvidia-smi --interval."
             )
         else:
             yield "The file's times have no time zone and are imported as UTC."

@@ -39,6 +39,12 @@ UNSHARDED_CATEGORY = {
 }
 """Category of sharded training -> the category that it is counted in where sharding is not distinguished."""
 
+LASTING_CATEGORIES = ("weight", "sharded_weight", "buffer", "optimizer_state", "sharded_optimizer_state")
+"""Categories of what a training makes once and keeps from step to step."""
+
+ONE_OF_EACH_WEIGHT = (*LASTING_CATEGORIES, "gradient", "sharded_gradient")
+"""These and the gradients of weights: a training that goes on has no more of them."""
+
 ROUNDING = "rounding"
 """A line beside the categories: allocated minus requested bytes of the live blocks."""
 
@@ -173,7 +179,7 @@ LIFETIME_RULES: tuple[Rule, ...] = (
         PHASES,
         FATES,
         communicating=True,
-        why="allocated while DistributedDataParallel made its buckets, or while sharded training gathered weights",
+        why="allocated while buckets of gradients were made or compressed, or while sharded training gathered weights",
     ),
     Rule(
         "workspace",

@@ -20,10 +20,14 @@ FIRST_CENSUS_STEPS = 4
 """Steps between the end of the measurements and the first census."""
 CENSUS_RATIO = 1.5
 """Ratio of the number of steps at a census to that at the one before."""
+GROWN_BYTES = 4 << 20
+"""Growth of memory since the first census from which on there is a next one."""
 EXPLAINED_FRAC = 0.25
 """Share of the growth from which on what an object has gained explains it."""
 FEWEST_TENSORS = 0.05
 """Number of tensors per step by which they must have become more to explain the growth."""
+LEAST_KEPT_BYTES = 1024
+"""Bytes in tensors that a container must gain with every step. Losses, rates and counts are smaller."""
 DATA = "data"
 """Content of a holder that is one tensor, array, bytes or text."""
 
@@ -125,8 +129,8 @@ class Holder(JsonObject):
     ``where`` of what it is that name, and ``path`` how it is reached from a variable. ``length`` is the number of
     elements or autograd nodes, ``more`` how many it has gained. ``content`` is graph (tensors that keep their graphs),
     tensor, exception or "". It is data for one tensor, array, bytes or text, with its bytes as ``length``. ``bound`` is
-    the largest number of elements that it keeps, None if there is no limit, and ``element_bytes`` what one keeps alive,
-    0 if that is not known.
+    the largest number of elements that it keeps, None if there is no limit. ``element_bytes`` and ``element_tensors``
+    are what one keeps alive, 0 if that is not known.
     """
 
     kind: str
@@ -138,6 +142,7 @@ class Holder(JsonObject):
     content: str = ""
     bound: int | None = None
     element_bytes: int = 0
+    element_tensors: float = 0.0
 
     @property
     def shown_name(self) -> str:
@@ -153,6 +158,8 @@ class CensusFacts(JsonObject):
     holder explains the growth. ``tensor_references`` counts what refers to the classes of tensors: they become more by
     one with each tensor. ``took_ns`` is the CPU time of the census, without ``count_ns``, that of counting the tensors.
     ``collections`` is how often Python had collected garbage; None if it does not, or if that is not known.
+    ``kept`` is the container without a limit that has gained most bytes in tensors, whether they explain the growth of
+    memory or not.
     """
 
     step: int
@@ -164,6 +171,7 @@ class CensusFacts(JsonObject):
     graph_nodes: int = 0
     groups: tuple[TensorGroup, ...] = ()
     holder: Holder | None = None
+    kept: Holder | None = None
 
     @property
     def tensor_bytes(self) -> int:

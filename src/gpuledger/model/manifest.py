@@ -86,7 +86,7 @@ class Inputs(JsonObject):
 
     ``step_calls`` is the number of calls in most steps; None if unknown. ``batch_dim`` is the dimension of the batch,
     the first one if it is None. ``step_samples`` is the number of samples in most steps, if each step accumulates the
-    gradients of several batches.
+    gradients of several batches. ``is_part`` is whether batches are parts of one tensor, such as a whole data set.
     """
 
     module_id: int
@@ -95,6 +95,7 @@ class Inputs(JsonObject):
     step_calls: int | None = None
     batch_dim: int | None = None
     step_samples: int | None = None
+    is_part: bool = False
 
     @property
     def batch(self) -> int:
@@ -212,7 +213,8 @@ class RecordedFacts(JsonObject):
     """The fields that a journal's facts and a rank's manifest share.
 
     ``processes_known`` is False if the driver's process ids are not those of this machine. ``time_steps`` are the first
-    and the last profiled step. ``calls`` are rows of module, step, batch size and sequence length.
+    and the last profiled step. Without one, ``recorded_time_steps`` are the recorded steps whose operators were timed.
+    ``calls`` are rows of module, step, batch size and sequence length.
     ``compiled_unread`` says, by file, why generated code could not be divided among its modules. ``graph_pools`` is
     None in runs of versions without it. ``has_all_steps`` is False if nothing counted the steps until the
     program ended, so that it can have taken more than ``steps_seen``. ``exit_began_ns`` is when the process began to
@@ -223,6 +225,7 @@ class RecordedFacts(JsonObject):
     ``exit_lost_peer`` is True if that exception came from another rank, which had closed the connection.
     ``is_ended_by_parent`` is True if the process that started it kills it when its work is done, as Ray does.
     ``launched_ranks`` is the number of ranks that the launcher starts: known before a process group is made.
+    ``pipeline_stages`` are the stages of a pipeline that this rank has, from 0; empty without one.
     """
 
     devices: tuple[DeviceFacts, ...] = ()
@@ -249,12 +252,14 @@ class RecordedFacts(JsonObject):
     optimizers: tuple[OptimizerFacts, ...] | None = None
     world: World | None = None
     mesh: Mesh | None = None
+    pipeline_stages: tuple[int, ...] = ()
     left_out: tuple[str, ...] = ()
     fusions: tuple[Fusion, ...] = ()
     compiled_unread: Mapping[str, str] | None = None
     compilation: Compilation | None = None
     graph_pools: tuple[GraphPoolFacts, ...] | None = None
     time_steps: tuple[int, int] | None = None
+    recorded_time_steps: tuple[int, int] | None = None
     cpu_wait_frac: float | None = None
     kernels_alone: KernelsAlone | None = None
     times_of_all_threads: bool = False
@@ -263,6 +268,7 @@ class RecordedFacts(JsonObject):
     energy_pass: EnergyEdges | None = None
     oom: tuple[FailedAllocation, ...] = ()
     censuses: tuple[CensusFacts, ...] = ()
+    tensor_counts: tuple[tuple[int, int], ...] = ()
     kept_blocks: KeptAddresses | None = None
     failure_census: CensusFacts | None = None
     host_memory: tuple[HostMemoryKind, ...] = ()

@@ -6,6 +6,7 @@ that the process wrote while it ran, ``rank-N/<table>/part-*.parquet`` the table
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -204,7 +205,8 @@ def _hint_for(path: Path) -> str:
     """Return a hint for a missing run: the run with a similar name, the existing runs, or how to record one."""
     from difflib import get_close_matches
 
-    names = sorted(place.name.removesuffix(SUFFIX) for place in path.parent.glob(f"*{SUFFIX}"))
+    runs = (place for place in path.parent.glob(f"*{SUFFIX}") if (place / MANIFEST).is_file())
+    names = sorted(place.name.removesuffix(SUFFIX) for place in runs)
     near = get_close_matches(path.name.removesuffix(SUFFIX), names, 1)
     if near:
         return f"Did you mean {near[0]}{SUFFIX}?"
@@ -227,12 +229,14 @@ def read_run(path: Path) -> Run:
         InputError: ``path`` is not a run, its schema is newer, it contains a link, a pipe or a device, or every rank is
             damaged.
     """
-    refuse_links(path)
+    if os.path.lexists(path / MANIFEST):  # otherwise it is no run, and what else is there says nothing
+        refuse_links(path)
     if not (path / MANIFEST).is_file():
         what = f"not a run: {MANIFEST} is missing" if path.is_dir() else "a file, not a run"
         what = "an empty folder" if path.is_dir() and not any(path.iterdir()) else what
         raise InputError(f"{path}: {what if path.exists() else 'no such run'}", hint=_hint_for(path))
     manifest = read_run_manifest(path)
+    _refuse_export(path, manifest)
     damaged: dict[int, InputError] = {}
     ranks = tuple(
         Rank(number, directory, rank_manifest) for number, directory, rank_manifest in read_ranks(path, damaged)
@@ -240,6 +244,19 @@ def read_run(path: Path) -> Run:
     if damaged and not ranks:
         raise next(iter(damaged.values()))
     return Run(path, manifest, ranks, damaged={number: error.message for number, error in damaged.items()})
+
+
+def _refuse_export(path: Path, manifest: RunManifest) -> None:
+    """Refuse the folder of ``gpuledger export``, which has a manifest with those of the run and its ranks inside.
+
+    Raises:
+        InputError: it is one.
+    """
+    own = manifest.as_read.get("run")
+    if isinstance(own, dict) and "ranks" in manifest.as_read:
+        name = own.get("name")
+        hint = f"Use the run that was exported{f', {name}' if isinstance(name, str) else ''}"
+        raise InputError(f"{path}: tables that gpuledger export wrote, not a run", hint=hint)
 
 
 def read_ranks(path: Path, damaged: dict[int, InputError] | None = None) -> Iterator[tuple[int, Path, RankManifest]]:

@@ -106,7 +106,7 @@ def read_versioned(path: Path) -> dict[str, Any]:
         raise InputError(f"{path}: not a run's manifest: schema_version is missing")
     if version > SCHEMA_VERSION:
         raise InputError(
-            f"{path.parent.name}: schema version {version}, but this gpuledger reads up to version {SCHEMA_VERSION}",
+            f"{path.parent}: schema version {version}, but this gpuledger reads up to version {SCHEMA_VERSION}",
             hint="pip install --upgrade gpuledger",
         )
     return value

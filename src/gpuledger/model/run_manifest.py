@@ -13,6 +13,7 @@ from gpuledger.files.reading import reading
 from gpuledger.files.shapes import ListOf, check_shape
 from gpuledger.model.json_object import JsonObject, shape_of
 from gpuledger.model.run_directory import MANIFEST, read_versioned, write_json
+from gpuledger.units import signal_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +50,13 @@ class RunManifest(JsonObject):
     repeat_of: str | None = None
     series_ns: int | None = None
     job: str | None = None
+
+    @property
+    def failure(self) -> str:
+        """Return how the program failed: ``exit status 1``, ``SIGKILL``; "" if it did not, or if that is unknown."""
+        if self.signal:
+            return signal_name(self.signal)
+        return f"exit status {self.exit_status}" if self.exit_status else ""
 
 
 _SHAPE = shape_of(RunManifest)

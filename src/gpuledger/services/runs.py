@@ -30,7 +30,7 @@ def load(path: str | Path) -> Run:
 
     Raises:
         InputError: not a run, damaged, of a newer schema, or with a link, a pipe or a device in it.
-        UsageError: a URL that cannot be opened.
+        UsageError: a URL that cannot be opened, or one rank of a run.
 
     Example:
         >>> import gpuledger
@@ -39,11 +39,20 @@ def load(path: str | Path) -> Run:
     if is_url(path):
         return _load_remote(path)
     place = Path(path)
-    refuse_links(place)
-    if (place / MANIFEST).is_file():
+    if _rank_in(place) is not None:
+        raise UsageError(f"{place}: one rank of a run", hint=f"Name its run: {place.parent}")
+    if os.path.lexists(place / MANIFEST):
+        refuse_links(place)
         read_json(place / MANIFEST)
         post_missing(place)
     return read_run(place)
+
+
+def _rank_in(path: Path) -> int | None:
+    """Return a rank's number from its directory in a run; None for any other path."""
+    if not (path.parent / MANIFEST).is_file():
+        return None
+    return next((number for number, directory in rank_directories(path.parent) if directory.name == path.name), None)
 
 
 def _load_remote(url: str) -> Run:
@@ -88,7 +97,7 @@ def diff(
     """Return how ``after`` differs from ``before``: metrics, and memory, time and energy by module.
 
     Args:
-        before: A run or its path, or a file of another format.
+        before: A run or its path, the directory of one rank in it, or a file of another format.
         after: The same, compared with ``before``.
         by: What to break down by in addition to category and module: ``category`` and ``module`` add nothing,
             ``phase``, ``tensor`` and ``scope`` do.
@@ -113,23 +122,29 @@ def diff(
     from gpuledger.analyze.compare.diff import diff_runs
 
     words = tuple(dict.fromkeys(("category", "module", by)))
-    return diff_runs(open_run(before), open_run(after), words, depth, at, step, rank, device_idx)
+    old, new = (open_run(one, may_be_rank=True) for one in (before, after))
+    return diff_runs(old, new, words, depth, at, step, rank, device_idx)
 
 
-def open_run(run: str | Path | Run) -> Run:
+def open_run(run: str | Path | Run, *, may_be_rank: bool = False) -> Run:
     """Return the run: from a directory or URL (the suffix can be omitted), or from files of another format.
 
-    A folder with one run stands for it.
+    A folder with one run stands for it. With ``may_be_rank``, the directory of a rank (``train.ledger/rank-1``) is the
+    run with this rank alone.
 
     Raises:
         InputError: it is not a run, damaged, of a newer schema, or of an unknown format.
-        UsageError: a folder of several runs.
+        UsageError: a folder of several runs, or one rank of a run.
     """
     if isinstance(run, Run):
         return run
     if is_url(run):
         return load(run)
     path = Path(run)
+    number = _rank_in(path) if may_be_rank else None
+    if number is not None:
+        whole = load(path.parent)
+        return replace(whole, ranks=(whole.rank(number),), damaged={})
     with_suffix = path.with_name(path.name + SUFFIX) if path.name else path
     if not path.exists() and with_suffix.exists():
         return load(with_suffix)

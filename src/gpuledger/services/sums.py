@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuledger.errors import UsageError
+from gpuledger.errors import InputError, UsageError
+from gpuledger.model.run_directory import MANIFEST
 
 if TYPE_CHECKING:
     from gpuledger.ops.database.method import Method
@@ -73,12 +74,16 @@ def open_workload(text: str) -> Workload:
     """Return the workload in the file ``text``. The suffix can be omitted.
 
     Raises:
-        InputError: the file does not exist or is damaged.
+        InputError: the file does not exist or is damaged, or it is a folder, such as a run.
     """
-    from gpuledger.ops.workloads.workload import SUFFIX, read_workload
+    from gpuledger.ops.workloads.workload import HINT, SUFFIX, read_workload
 
-    named = Path(text)
-    return read_workload(Path(text + SUFFIX) if not named.exists() and Path(text + SUFFIX).exists() else named)
+    named, suffixed = Path(text), Path(text + SUFFIX)
+    if not named.is_file() and suffixed.exists():
+        return read_workload(suffixed)
+    if named.is_dir():
+        raise InputError(f"{text}: {'a run' if (named / MANIFEST).exists() else 'a folder'}, not a workload", hint=HINT)
+    return read_workload(named)
 
 
 def is_workload(text: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import threading
@@ -290,3 +291,15 @@ def test_what_is_special_and_what_is_taken(tmp_path: Path) -> None:
     assert (is_special(tmp_path / "pipe"), is_taken(tmp_path / "pipe")) == (True, False)
     with pytest.raises(OSError, match="symbolic links"):
         is_taken(tmp_path / "circle")
+
+
+def test_a_full_disk_names_the_file_that_was_asked_for(tmp_path: Path) -> None:
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with pytest.raises(OSError, match="No space left on device") as raised, replaced(tmp_path / "page.html"):
+        raise full
+    assert raised.value.filename == str(tmp_path / "page.html")
+    other = OSError(errno.EIO, os.strerror(errno.EIO))
+    with pytest.raises(OSError, match="Input/output") as raised, replaced(tmp_path / "page.html"):
+        raise other  # of what is read, perhaps
+    assert raised.value.filename is None
+    assert list(tmp_path.iterdir()) == []

@@ -63,7 +63,7 @@ def test_show_imports_neither_computing_library(tmp_path: Path, arguments: dict[
     run = make_run(tmp_path / "one.ledger", **arguments)
     code = (
         "import sys; sys.modules['pyarrow.compute'] = sys.modules['numpy.ma'] = None\n"
-        "from gpuledger.cli.main import main; main(['show', sys.argv[1]])"
+        "sys.argv.insert(1, 'show'); from gpuledger.__main__ import start; start()"
     )
     shown = subprocess.run([sys.executable, "-c", code, str(run)], check=False, capture_output=True, text=True)
     assert (shown.returncode, "error" in shown.stderr) == (0, False), shown.stderr

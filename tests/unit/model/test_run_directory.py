@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from synthetic import load_run
 
+from gpuledger.cli.main import main
 from gpuledger.errors import InputError, UsageError
 from gpuledger.model.manifest import read_json
 from gpuledger.model.run import read_run, write_table
 from gpuledger.model.run_directory import choose_directory, rank_directories, write_json
 from gpuledger.model.schema.tables import SCHEMA_VERSION, TABLES
+from gpuledger.services.runs import load
 
 
 def make_run(path: Path, *ranks: int) -> Path:
@@ -107,14 +110,43 @@ def test_what_is_no_run_says_so(tmp_path: Path, place: str, words: str) -> None:
     assert found.value.hint == "Record a run with: gpuledger run train.py"
 
 
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_an_exported_folder_is_no_run_and_says_what_it_is(tmp_path: Path, form: str) -> None:
+    load_run(tmp_path / "train.ledger", blocks=20)
+    words = ["export", str(tmp_path / "train"), "--to", form, "-o", str(tmp_path / "tables")]
+    assert CliRunner().invoke(main, words).exit_code == 0
+    with pytest.raises(InputError, match="tables: tables that gpuledger export wrote, not a run") as found:
+        read_run(tmp_path / "tables")
+    assert found.value.hint == "Use the run that was exported, synthetic"
+
+
 def test_the_hint_for_a_missing_run_names_the_runs_that_are_there(tmp_path: Path) -> None:
     for number in range(7):
-        (tmp_path / f"epoch{number}.ledger").mkdir()
+        make_run(tmp_path / f"epoch{number}.ledger")
+    (tmp_path / "zzz.ledger").mkdir()
     with pytest.raises(InputError) as found:
         read_run(tmp_path / "zzz")
     hint = str(found.value.hint)
     assert hint.startswith(f"Open one of the runs in {tmp_path.name}: epoch0.ledger, epoch1.ledger, ")
     assert hint.endswith("epoch4.ledger and 2 more")
+    with pytest.raises(InputError, match=r"zzz\.ledger: an empty folder$") as empty:
+        read_run(tmp_path / "zzz.ledger")
+    assert empty.value.hint == hint, "a folder that is no run is not suggested, least of all itself"
+
+
+def test_a_folder_that_is_no_run_is_not_examined_for_links(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("/etc")
+    with pytest.raises(InputError, match=r"not a run: manifest\.json is missing"):
+        read_run(tmp_path)
+    with pytest.raises(InputError, match=r"not a run: manifest\.json is missing"):
+        load(tmp_path)
+
+
+def test_the_version_of_a_rank_names_its_run(tmp_path: Path) -> None:
+    place = make_run(tmp_path / "a.ledger", 0)
+    write_json(place / "rank-0" / "manifest.json", {"schema_version": 999})
+    with pytest.raises(InputError, match=r"a\.ledger/rank-0: schema version 999"):
+        read_run(place)
 
 
 def test_tables_absent_damaged_or_of_other_columns(tmp_path: Path) -> None:

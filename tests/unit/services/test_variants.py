@@ -264,7 +264,7 @@ def test_repeats_are_one_row_and_one_line_with_what_lies_between_them(tmp_path: 
     ]
     assert comparison.rows[1].spread["peak_bytes"] == (2 * MIB, 6 * MIB)
     assert comparison.rows[1].ratio_to_first["peak_bytes"] == pytest.approx(4 / 3)
-    assert "4 MiB ± 2 MiB" in comparison_markdown(comparison)
+    assert "4.0 ± 2.0 MiB" in comparison_markdown(comparison)
     assert any("shown as their mean" in note for note in comparison.notes)
     (first, second), _ = build_series(runs)
     assert (first.name, first.peak[1], first.repeats) == ("a", 3 * MIB, 3)

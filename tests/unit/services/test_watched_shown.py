@@ -18,7 +18,7 @@ def test_a_watched_run_has_its_figures(command: str, tmp_path: Path) -> None:
     (row,) = json.loads(CliRunner().invoke(main, [command, str(run.path), "--json"]).stdout)
     assert (row["peak_bytes"], row["baseline_bytes"], row["energy_j"]) == (2 << 30, 1 << 30, 100.0)
     text = CliRunner().invoke(main, [command, str(run.path)])
-    assert "100.00 J" in text.stdout
+    assert "100.00 ± 2.00 J" in text.stdout
 
 
 @pytest.mark.parametrize("command", ["report", "plot"])

@@ -1,8 +1,10 @@
-"""Parse ``PYTORCH_CUDA_ALLOC_CONF`` into settings of the simulated allocator."""
+"""``PYTORCH_CUDA_ALLOC_CONF``: parsed into settings of the simulated allocator, and written from recorded ones."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from itertools import groupby
 
 from gpuledger.analyze.posting.replay import AllocatorSettings
 from gpuledger.errors import UsageError
@@ -27,6 +29,41 @@ _NO_EFFECT = frozenset(
     }
 )
 """Settings that do not affect reserved bytes unless a memory fraction is set."""
+
+
+DEFAULT = "default"
+_DEFAULTS = {"pinned_num_register_threads": 1}
+"""Settings with a default other than off, as torch 2.11 to 2.13 have them in a snapshot."""
+
+
+def alloc_conf_text(settings: Mapping[str, object]) -> str:
+    """Return recorded settings as PyTorch's users write them, ``expandable_segments:True,max_split_size_mb:128``.
+
+    Those with their default are left out; ``default`` if all have it.
+
+    Args:
+        settings: ``allocator_settings`` of a snapshot.
+    """
+    own = {name: value for name, value in settings.items() if not name.startswith("PYTORCH_")}
+    divisions, split_bytes = own.pop("roundup_power2_divisions", None), own.pop("max_split_size", None)
+    parts = [f"{name}:{value}" for name, value in own.items() if value and value not in (-1, _DEFAULTS.get(name, 0))]
+    if isinstance(split_bytes, int) and 0 < split_bytes < 1 << 62:
+        parts.append(f"max_split_size_mb:{split_bytes >> 20}")
+    if isinstance(divisions, Mapping) and any(divisions.values()):
+        numbers = sorted((int(size_mib), int(number)) for size_mib, number in divisions.items())
+        parts.append(f"roundup_power2_divisions:{_divisions_text(numbers)}")
+    return ",".join(sorted(parts)) or DEFAULT
+
+
+def _divisions_text(numbers: list[tuple[int, int]]) -> str:
+    """Return size classes in MiB and their divisions as ``_divisions`` reads them: ``4``, ``[256:1,512:2,>:4]``."""
+    runs = [[*run] for _, run in groupby(numbers, key=lambda pair: pair[1])]
+    if len(runs) == 1:
+        return str(numbers[0][1])
+    first, *middle, last = runs
+    pairs = [first[-1], *(pair for run in middle for pair in run)]
+    texts = [f"{size_mib}:{number}" for size_mib, number in pairs if number]
+    return f"[{','.join([*texts, *([f'>:{last[0][1]}'] if last[0][1] else [])])}]"
 
 
 def parse_alloc_conf(text: str) -> AllocatorSettings:

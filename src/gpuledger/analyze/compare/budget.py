@@ -14,7 +14,7 @@ from gpuledger.analyze.memory.instant import find_peak
 from gpuledger.analyze.memory.lifetimes import device_indices
 from gpuledger.analyze.memory.tree import ModuleNode, module_tree
 from gpuledger.analyze.step.steps import BUSY_FRAC
-from gpuledger.errors import EmptyRunError, InputError, UsageError
+from gpuledger.errors import EmptyRunError, InputError, UsageError, in_option
 from gpuledger.files.reading import parse_toml
 from gpuledger.model.accounts import CATEGORIES, ROUNDING
 from gpuledger.units import parse_bytes, parse_duration_ns, parse_frac, parse_joules
@@ -294,11 +294,12 @@ def _read(name: str, key: str, value: Any, parse: Callable[[str], float]) -> flo
 
 def _allowance(key: str, amount: str, base: float) -> float:
     number = amount.removeprefix("+").strip()
-    if number.endswith("%"):
-        return parse_frac(number) * base
-    if unit_of(key) == "1":
-        raise UsageError(f"--allow {key}={amount}: expected a percentage such as +2%")
-    return _PARSERS[unit_of(key)](number)
+    with in_option(f"--allow {key}:"):
+        if number.endswith("%"):
+            return parse_frac(number) * base
+        if unit_of(key) == "1":
+            raise UsageError(f"{amount!r}: expected a percentage", hint="For example +2%")
+        return _PARSERS[unit_of(key)](number)
 
 
 def _check_keys(name: str, keys: list[str]) -> None:

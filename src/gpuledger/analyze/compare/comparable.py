@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from gpuledger.analyze.allocator.alloc_conf import alloc_conf_text
 from gpuledger.analyze.step.steps import BUSY_FRAC, StepTimes, step_times
 from gpuledger.units import format_frac, name_ranks
 
 if TYPE_CHECKING:
     from gpuledger.model.run import Rank, Run
 
-_SAME_FACTS = {
-    "recorder_name": "recorder",
-    "torch_version": "torch",
-    "cuda_version": "CUDA",
-    "allocator_settings": "allocator settings",
-}
+_SAME_FACTS = {"recorder_name": "Recorder", "torch_version": "Torch", "cuda_version": "CUDA"}
 """Attribute of a rank's manifest -> its name in a note. A difference can explain differences in metrics."""
 
 
 def unfinished(run: Run) -> list[str]:
-    """Return a note if a run is still being written or was interrupted."""
+    """Return notes if a run is still being written or was interrupted, and if its program failed."""
     said = {
         "running": "is still being written. Its values are those so far.",
         "cut off": "is incomplete: its recording was cut off.",
     }
     status = run.manifest.status
-    return [f"{run.name} {said[status]}"] if status is not None and status in said else []
+    notes = [f"{run.name} {said[status]}"] if status is not None and status in said else []
+    failure = run.manifest.failure
+    return [*notes, f"{run.name} ended with {failure}. Its values are those until then."] if failure else notes
 
 
 def compare_runs(before: Run, after: Run, compared: int) -> list[str]:
@@ -113,9 +111,16 @@ def compare_ranks(before: Rank, after: Rank) -> list[str]:
     for key, title in _SAME_FACTS.items():
         was, now = getattr(before.manifest, key), getattr(after.manifest, key)
         if was != now and None not in (was, now) and "" not in (was, now):
-            was, now = _differing(was, now)
-            notes.append(f"{title[0].upper()}{title[1:]} differs: {_text(was)} before, {_text(now)} after.")
+            notes.append(f"{title} differs: {was} before, {now} after.")
+    texts = [_settings(rank) for rank in (before, after)]
+    if None not in texts and texts[0] != texts[1]:
+        notes.append(f"Allocator settings differ: {texts[0]} before, {texts[1]} after.")
     return notes
+
+
+def _settings(rank: Rank) -> str | None:
+    settings = rank.manifest.allocator_settings
+    return None if settings is None else alloc_conf_text(settings)
 
 
 def _cards(rank: Rank) -> str:
@@ -125,17 +130,3 @@ def _cards(rank: Rank) -> str:
 
 def _ranks(count: int) -> str:
     return "1 rank" if count == 1 else f"{count} ranks"
-
-
-def _differing(before: Any, after: Any) -> tuple[Any, Any]:
-    """Return both without their common entries."""
-    if not isinstance(before, dict) or not isinstance(after, dict):
-        return before, after
-    keys = [key for key in before.keys() | after.keys() if before.get(key) != after.get(key)]
-    return {key: before[key] for key in keys if key in before}, {key: after[key] for key in keys if key in after}
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{key}={item}" for key, item in sorted(value.items())) or "none"
-    return str(value)

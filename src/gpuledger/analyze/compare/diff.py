@@ -74,8 +74,10 @@ class PlaceDiff:
 
     @property
     def figures(self) -> tuple[Change, ...]:
-        """Return the metrics that differ, in the order of the metrics."""
-        pairs = ((name, self.before.metrics.get(name), self.after.metrics.get(name)) for name in KINDS)
+        """Return the metrics that differ, in the order of the metrics. Of CPU tensors, nothing is reserved."""
+        on_cpu = max(self.before.device_idx, self.after.device_idx) < 0
+        names = [name for name in KINDS if not (on_cpu and name == "peak_reserved_bytes")]
+        pairs = ((name, self.before.metrics.get(name), self.after.metrics.get(name)) for name in names)
         return tuple(metric_change(name, old, new) for name, old, new in pairs if _value(old) != _value(new))
 
     def changes(self, group_by: str | None = None) -> tuple[Change, ...]:

@@ -20,6 +20,7 @@ from gpuledger.analyze.memory.lifetimes import (
     read_numbers,
     reserved_curve,
 )
+from gpuledger.analyze.memory.lines.running import RunningModules
 
 if TYPE_CHECKING:
     from gpuledger.analyze.memory.timeline import Timeline
@@ -226,13 +227,15 @@ def _place_allocations(rank: Rank, device_idx: int, wanted: I64, found: dict[int
     """Set step, phase and module of an instant from the block allocated there."""
     blocks, indices = _blocks_at(rank, device_idx, "alloc_index", wanted)
     codes, labels = read_labels(rank, "blocks", "phase", device_idx)
-    steps, modules = (read_numbers(rank, "blocks", name, device_idx)[blocks] for name in ("step", "module_id"))
-    paths = module_paths(rank)
-    for index, code, step, module_id in zip(
-        indices.tolist(), codes[blocks].tolist(), steps.tolist(), modules.tolist(), strict=True
+    steps = read_numbers(rank, "blocks", "step", device_idx)[blocks]
+    paths, running = module_paths(rank), RunningModules(rank, device_idx)
+    for index, code, step, block in zip(
+        indices.tolist(), codes[blocks].tolist(), steps.tolist(), blocks.tolist(), strict=True
     ):
         phase = labels[code] if code >= 0 else ""
-        found[index] = replace(found[index], step=step, phase=phase, module=running_module(phase, paths.get(module_id)))
+        module_id, line = running.at(block)
+        module = running_module(phase, paths.get(module_id))
+        found[index] = replace(found[index], step=step, phase=phase, module=module, line=line)
 
 
 def _phase_places(rank: Rank, device_idx: int, wanted: I64) -> dict[int, tuple[int, str]]:

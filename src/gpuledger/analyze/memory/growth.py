@@ -13,37 +13,42 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpuledger.analyze.memory.generations import is_one_generation
 from gpuledger.analyze.memory.growth_origin import RetainedBlocks, origin_of
+from gpuledger.analyze.memory.kept_growth import find_kept_tensors
 from gpuledger.analyze.memory.lifetimes import distinct_numbers, read_labels
+from gpuledger.analyze.memory.trends import FEWEST_STEPS, PARTS, rising
 from gpuledger.analyze.posting.replay import NEVER
-from gpuledger.model.flight_facts import CENSUS_RATIO, EXPLAINED_FRAC, FEWEST_TENSORS, FIRST_CENSUS_STEPS, HOST
+from gpuledger.model.accounts import ONE_OF_EACH_WEIGHT
+from gpuledger.model.flight_facts import (
+    CENSUS_RATIO,
+    EXPLAINED_FRAC,
+    FEWEST_TENSORS,
+    FIRST_CENSUS_STEPS,
+    GROWN_BYTES,
+    HOST,
+)
 from gpuledger.model.pass_facts import TIME_STEPS, UNPROFILED_STEPS
 
 if TYPE_CHECKING:
+    from gpuledger.analyze.memory.lifetimes import I64
+    from gpuledger.analyze.memory.trends import F64, Trend
     from gpuledger.model.flight_facts import CensusFacts, Holder
     from gpuledger.model.run import Rank
 
-F64 = NDArray[np.float64]
-PARTS = 8
-FEWEST_STEPS = 24
 FEWEST_FAILED_STEPS = 8
-"""The same where a request has failed: then it is known that memory did not stop growing in time."""
+"""As FEWEST_STEPS, where a request has failed: then it is known that memory did not stop growing in time."""
 FEWEST_HOST_STEPS = 64
 _LEAST_BYTES = 64 << 10
 _FEWEST_COLLECTIONS = 2
 """Number of garbage collections after which what is left is none: the first can be right after memory began to grow."""
+_LEAST_CONFIRMED_BYTES = GROWN_BYTES // 2
 _LEAST_HOST_BYTES = 32 << 20
-_STEADY_FRAC = 0.4
-"""Smallest gain of a part, relative to the median gain."""
-_STILL_FRAC = 0.6
-"""Smallest mean gain of the later parts, relative to that of the earlier ones."""
-_STILL_LATE_FRAC = 0.8
-"""The same for a rise of the last steps only. What fills ever slower looks steadier there."""
 _EXPLAINED = 1.5
 """Largest ratio of the growth to what a container gains with which it holds all that grows."""
+_FRAGMENTED = 4.0
+"""The same if it has all new tensors. The C library leaves gaps between tensors of some 100 KiB."""
 _OFTEN = 0.5
 """Number of tensors per step by which they become more in a leak, if their bytes were not counted."""
 
@@ -79,15 +84,6 @@ class Growth:
         return full is not None and (self.steps_left is None or full < self.steps_left)
 
 
-@dataclass(frozen=True)
-class Trend:
-    """A steady rise of a floor: amount per step, first step of the rise, and the rise in total."""
-
-    per_step: float
-    since_step: int
-    total: float
-
-
 def find_growth(rank: Rank, failed_step: int | None = None) -> tuple[Growth, ...]:
     """Return the growth of every device and of the host.
 
@@ -107,7 +103,10 @@ def find_growth(rank: Rank, failed_step: int | None = None) -> tuple[Growth, ...
     found = []
     for device_idx in distinct_numbers(values["device_idx"].astype(np.int64)).tolist():
         mine = {name: column[(values["device_idx"] == device_idx) & is_seen] for name, column in values.items()}
-        growth = _of_device(rank, device_idx, mine, fewest) if device_idx >= 0 else _of_host(rank, mine)
+        if device_idx >= 0:
+            growth = _of_device(rank, device_idx, mine, fewest)
+        else:
+            growth = _of_host(rank, mine) or _of_kept_tensors(rank, mine)
         if growth is not None and not is_one_generation(calls, growth.since_step):
             found.append(growth)
     return tuple(found)
@@ -160,7 +159,7 @@ def _misses_calls(rank: Rank) -> bool:
 
 def _of_device(rank: Rank, device_idx: int, values: dict[str, F64], fewest: int) -> Growth | None:
     steps, allocated = values["step"], values["allocated_bytes"]
-    trend = rising(steps, allocated, fewest=fewest)
+    trend = rising(steps, allocated, fewest=fewest) or _rising_in_stairs(rank, steps, allocated)
     if trend is None or trend.total < max(_LEAST_BYTES, 0.002 * float(allocated[-1])):
         return None
     blocks = rising(steps, values["blocks"], fewest=fewest)
@@ -169,13 +168,22 @@ def _of_device(rank: Rank, device_idx: int, values: dict[str, F64], fewest: int)
     limit = limit_bytes_of(rank, device_idx)
     peak = float(values["peak_allocated_bytes"][-1])
     left = None if limit is None or math.isnan(peak) else max(int((limit - peak) / trend.per_step), 0)
-    category, module, line = _kept_by_recorded_steps(rank, device_idx, trend.per_step)
     return Growth(
         *(rank.number, device_idx, trend.per_step, trend.since_step, int(steps[-1])),
         *(round(trend.total), limit, left, None if blocks is None else blocks.per_step),
-        *(last_holder(rank), category, module, line),
+        *(last_holder(rank), *_kept_by_recorded_steps(rank, device_idx, trend.per_step)),
         steps_until_full=_steps_until_full(rank, trend.per_step, int(steps[-1])),
     )
+
+
+def _rising_in_stairs(rank: Rank, steps: F64, values: F64) -> Trend | None:
+    """Return a rise that comes from time to time, as with each evaluation, if the censuses show what has grown."""
+    first, last = _censuses(rank)
+    trend = rising(steps, values, PARTS // 2)
+    if trend is None or first is None or last is None or last.holder is None:
+        return None
+    passed = last.step - max(first.step, trend.since_step)
+    return trend if passed > 0 and _still_grows(rank, last, last.holder, trend, passed) else None
 
 
 def limit_bytes_of(rank: Rank, device_idx: int) -> int | None:
@@ -194,20 +202,46 @@ def _of_host(rank: Rank, values: dict[str, F64]) -> Growth | None:
     steps, host = values["step"][later], values["host_bytes"][later]
     # host memory grows in pages and arenas: with censuses to confirm it, longer parts suffice
     trend = rising(steps, host, PARTS if last is None else PARTS // 2)
-    if trend is None or trend.total < _LEAST_BYTES:
+    if trend is None or trend.total < (_LEAST_BYTES if last is None else _LEAST_CONFIRMED_BYTES):
         return None
     confirmed = first is not None and last is not None and _has_more(rank, first, last, trend)
     is_large = steps.size >= FEWEST_HOST_STEPS and trend.total >= _LEAST_HOST_BYTES and last is None
     if not (confirmed or is_large):
         return None
-    limit, has_ended = rank.manifest.host_limit_bytes, any(one.killed for one in rank.manifest.oom)
-    left = None if limit is None or has_ended else max(int((limit - float(host[-1])) / trend.per_step), 0)
-    category, module, line = _kept_by_recorded_steps(rank, HOST, trend.per_step)
     return Growth(
-        *(rank.number, HOST, trend.per_step, trend.since_step, int(steps[-1]), round(trend.total), limit, left, None),
-        *(last_holder(rank), category, module, line),
+        *(rank.number, HOST, trend.per_step, trend.since_step, int(steps[-1]), round(trend.total)),
+        *(*_host_limit(rank, trend.per_step, float(host[-1])), None),
+        last_holder(rank) or _holder_of_tensors(rank, int(steps[-1]), trend),
+        *_kept_by_recorded_steps(rank, HOST, trend.per_step),
         steps_until_full=_steps_until_full(rank, trend.per_step, int(steps[-1])),
     )
+
+
+def _holder_of_tensors(rank: Rank, last_step: int, trend: Trend) -> Holder | None:
+    """Return the container with the tensors that explain a trend; memory touched once hid them from two censuses."""
+    kept = find_kept_tensors(rank, last_step)
+    return kept.holder if kept is not None and kept.step_bytes >= EXPLAINED_FRAC * trend.per_step else None
+
+
+def _of_kept_tensors(rank: Rank, values: dict[str, F64]) -> Growth | None:
+    """Return the growth by tensors that one container keeps. Memory that was free in the process can hide it."""
+    last_step = int(values["step"].max(initial=0))
+    kept = find_kept_tensors(rank, last_step)
+    if kept is None:
+        return None
+    grown_bytes = round(kept.step_bytes * (last_step - kept.since_step))
+    return Growth(
+        *(rank.number, HOST, kept.step_bytes, kept.since_step, last_step, grown_bytes),
+        *(*_host_limit(rank, kept.step_bytes, float(values["host_bytes"][-1])), None, kept.holder),
+        *_kept_by_recorded_steps(rank, HOST, kept.step_bytes),
+    )
+
+
+def _host_limit(rank: Rank, step_bytes: float, in_use_bytes: float) -> tuple[int | None, int | None]:
+    """Return the most host memory of the process, and in how many steps it is in use; None if that is not known."""
+    limit, has_ended = rank.manifest.host_limit_bytes, any(one.killed for one in rank.manifest.oom)
+    is_known = limit is not None and not has_ended and not math.isnan(in_use_bytes)
+    return limit, max(int((limit - in_use_bytes) / step_bytes), 0) if is_known and limit is not None else None
 
 
 def _steps_until_full(rank: Rank, step_bytes: float, last_step: int) -> int | None:
@@ -217,10 +251,19 @@ def _steps_until_full(rank: Rank, step_bytes: float, last_step: int) -> int | No
     if first is None or last is None or last.holder is None or last.holder.bound is None or last.step <= first.step:
         return None
     holder, per_step = last.holder, last.holder.more / (last.step - first.step)
-    if per_step <= 0 or (holder.content != "graph" and per_step * holder.element_bytes * _EXPLAINED < step_bytes):
+    ratio = _FRAGMENTED if _has_all_new_tensors(first, last, last.holder) else _EXPLAINED
+    if per_step <= 0 or (holder.content != "graph" and per_step * holder.element_bytes * ratio < step_bytes):
         return None
     full_at = last.step + (last.holder.bound - holder.length) / per_step
     return max(math.ceil(full_at) - last_step, 0)
+
+
+def _has_all_new_tensors(first: CensusFacts, last: CensusFacts, holder: Holder) -> bool:
+    """Return whether tensors became more by as many as a holder has gained: nothing else keeps any."""
+    if first.tensor_references is None or last.tensor_references is None or not holder.element_tensors:
+        return False
+    more = last.tensor_references - first.tensor_references
+    return more <= (1 + EXPLAINED_FRAC) * holder.more * holder.element_tensors
 
 
 def _has_more(rank: Rank, first: CensusFacts, last: CensusFacts, trend: Trend) -> bool:
@@ -279,63 +322,6 @@ def _still_grows(rank: Rank, last: CensusFacts, holder: Holder, trend: Trend, st
     return more * holder.element_bytes >= EXPLAINED_FRAC * trend.per_step * steps
 
 
-def rising(steps: F64, values: F64, count: int = PARTS, fewest: int = FEWEST_STEPS) -> Trend | None:
-    """Return the steady rise of a floor until the last step; None if it does not rise, or there are too few steps.
-
-    Looks at the last three quarters of the steps, and then at fewer of them, because memory can begin to grow late. A
-    late rise must lead above everything before it, which what a program keeps for an epoch does only once.
-
-    Args:
-        steps: Ascending step numbers.
-        values: Values at the ends of these steps; NaN where not known.
-        count: Number of parts with a floor each; fewer if there are fewer steps.
-        fewest: Smallest number of steps.
-    """
-    known = ~np.isnan(values)
-    steps, values = steps[known], values[known]
-    if steps.size < fewest:
-        return None
-    found = _rising_from(steps, values, steps.size // 4, count, _STILL_FRAC)
-    for later in (steps.size // 2, 3 * steps.size // 4):
-        if found is None and steps.size - later >= fewest:
-            found = _rising_from(steps, values, later, count, _STILL_LATE_FRAC)
-            floor = values[-max((steps.size - later) // count, 1) :].min()
-            if found is not None and floor <= values[:later].max():
-                found = None
-    return found
-
-
-def _rising_from(steps: F64, values: F64, later: int, count: int, still_frac: float) -> Trend | None:
-    """Return the steady rise of the floor from position ``later`` on."""
-    if steps.size - later < 2 * count:  # parts of one and of two steps could not be compared
-        later = max(later, steps.size - count)
-        count = steps.size - later
-    parts = np.array_split(np.arange(later, steps.size), count)
-    floors = np.array([values[part].min() for part in parts])
-    gains = np.diff(floors)
-    typical = float(np.median(gains))
-    half = max(gains.size // 2, 1)
-    slows_down = gains[-half:].mean() < still_frac * gains[:half].mean()
-    if typical <= 0 or gains.min() < _STEADY_FRAC * typical or slows_down:
-        return None
-    lowest = [part[int(values[part].argmin())] for part in (parts[0], parts[-1])]
-    per_step = float((floors[-1] - floors[0]) / (steps[lowest[1]] - steps[lowest[0]]))
-    begin = _begin_of(values, lowest[0], parts[0], _STEADY_FRAC * typical)
-    return Trend(per_step, int(steps[begin]), per_step * float(steps[-1] - steps[begin]))
-
-
-def _begin_of(values: F64, lowest: int, first: NDArray[np.int64], least: float) -> int:
-    """Return the position at which a rise began: the first of the parts before it that gain ``least`` or more."""
-    begin, end = lowest, int(first[0])
-    while end:
-        length = min(first.size, end)
-        before = end - length + int(values[end - length : end].argmin())
-        if values[begin] - values[before] < least * length / first.size:
-            break
-        begin, end = before, end - length
-    return begin
-
-
 def _grows_with_inputs(steps: F64, allocated: F64, peaks: F64, fewest: int) -> bool:
     """Return whether the peak of a step rises faster than the floor, as with longer inputs."""
     trend, of_peak = rising(steps, allocated, fewest=fewest), rising(steps, peaks, fewest=fewest)
@@ -375,7 +361,7 @@ def _kept_by_recorded_steps(rank: Rank, device_idx: int, step_bytes: float) -> t
     values = {name: table.column(name).to_numpy(zero_copy_only=False).astype(np.float64) for name in names[:-1]}
     mine = values["device_idx"] == device_idx
     codes, words = read_labels(rank, "blocks", "category", device_idx)
-    lasting = [words.index(one) for one in _LASTING if one in words]
+    lasting = [words.index(one) for one in ONE_OF_EACH_WEIGHT if one in words]
     freed, step = values["free_requested_index"][mine], values["step"][mine]
     kept = (np.isnan(freed) | (freed == NEVER)) & (step >= 1) & ~np.isin(codes, lasting)
     known = rank.manifest.kept_blocks
@@ -393,8 +379,7 @@ def _kept_by_recorded_steps(rank: Rank, device_idx: int, step_bytes: float) -> t
 
 FEWEST_LATER_STEPS = 4
 """Number of steps after the recorded ones from which on what is alive then decides."""
-_LASTING = ("weight", "buffer", "optimizer_state", "gradient")
 
 
-def _ids(values: F64) -> NDArray[np.int64]:
+def _ids(values: F64) -> I64:
     return np.nan_to_num(values, nan=-1).astype(np.int64)

@@ -18,6 +18,7 @@ from gpuledger.analyze.memory.lifetimes import (
     read_numbers,
     title,
 )
+from gpuledger.analyze.memory.lines.running import RunningModules
 from gpuledger.analyze.posting.replay import NEVER
 from gpuledger.errors import UsageError
 from gpuledger.model.accounts import PHASES
@@ -35,7 +36,8 @@ class Instant:
 
     ``t_ns`` is that event's host time. ``step``, ``phase`` and ``module`` are those of the program at that time;
     ``module`` is "" unless a module allocated at this event. ``label`` is ``peak``, ``end`` or the requested time.
-    ``line`` is the line of this event's allocation in a program without steps and modules, otherwise "".
+    ``line`` is the line of this event's allocation in a program without steps and modules, or if it allocates what
+    belongs to a module that is not running; otherwise "".
     """
 
     device_idx: int
@@ -206,7 +208,7 @@ def _step_start_ns(rank: Rank, device_idx: int, step: int) -> int:
 
 
 def _describe(rank: Rank, lives: Lives, index: int, label: str) -> Instant:
-    (step, phase, module), line = _place_of(rank, lives, index), ""
+    step, phase, module, line = _place_of(rank, lives, index)
     if not _can_have_steps(rank):
         step, phase = OUTSIDE_STEPS, "" if phase in ("setup", "between") else phase
         born = np.flatnonzero(lives.alloc_index == index)[:1]
@@ -220,27 +222,30 @@ def _can_have_steps(rank: Rank) -> bool:
     return bool(rank.table("steps", ("step",)).num_rows or module_paths(rank))
 
 
-def _place_of(rank: Rank, lives: Lives, index: int) -> tuple[int, str, str]:
-    """Return step, phase and module at ``index``, from the block allocated there, or else from the phases and steps."""
+def _place_of(rank: Rank, lives: Lives, index: int) -> tuple[int, str, str, str]:
+    """Return step, phase and module at ``index``, from the block allocated there, or else from the phases and steps.
+
+    With them, the line that runs, if the block is of another module.
+    """
     device = lives.device_idx
     born = np.flatnonzero(lives.alloc_index == index) if index >= 0 else np.zeros(0, dtype=np.int64)
     if born.size:
         block = int(born[0])
         codes, labels = read_labels(rank, "blocks", "phase", device)
-        module_id = int(read_numbers(rank, "blocks", "module_id", device)[block])
+        module_id, line = RunningModules(rank, device).at(block)
         step = int(read_numbers(rank, "blocks", "step", device)[block])
         phase = labels[codes[block]] if codes[block] >= 0 else ""
-        return step, phase, running_module(phase, module_paths(rank).get(module_id))
+        return step, phase, running_module(phase, module_paths(rank).get(module_id)), line
     first, last = (read_numbers(rank, "spans", name, device) for name in ("start_index", "end_index"))
     kinds, kind_words = read_labels(rank, "spans", "kind", device)
     is_phase = kinds == kind_words.index("phase") if "phase" in kind_words else np.zeros(kinds.size, dtype=bool)
     inside = np.flatnonzero(is_phase & (first >= 0) & (first <= index) & (last >= index))
     if inside.size:
         codes, labels = read_labels(rank, "spans", "phase", device)
-        return int(read_numbers(rank, "spans", "step", device)[inside[0]]), labels[codes[inside[0]]], ""
+        return int(read_numbers(rank, "spans", "step", device)[inside[0]]), labels[codes[inside[0]]], "", ""
     numbers, begin, end = _step_bounds(rank, device)
     within = numbers[(begin >= 0) & (begin <= index) & (end >= index)]
     if within.size:
-        return int(within[0]), "between", ""
+        return int(within[0]), "between", "", ""
     _, known = read_labels(rank, "blocks", "phase", device)
-    return OUTSIDE_STEPS, PHASES[0] if any(known) else "", ""
+    return OUTSIDE_STEPS, PHASES[0] if any(known) else "", "", ""

@@ -224,7 +224,7 @@ def _fragmentation(facts: PeakFacts) -> Finding | None:
         action,
         advice,
         gap,
-        "reserved bytes, at most",
+        "reserved bytes",
         ("balance", *facts.show()[1:]),
         "",
         is_upper_bound=True,

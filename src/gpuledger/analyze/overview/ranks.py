@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gpuledger.analyze.overview.summary import Summary
+    from gpuledger.analyze.ranks.reading import RankLine
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Imbalance:
     ratio: float
 
 
-def find_imbalance(summaries: Sequence[Summary]) -> Imbalance | None:
+def find_imbalance(summaries: Sequence[Summary | RankLine]) -> Imbalance | None:
     """Return the highest allocated peak and its ratio to the mean; None if there is nothing to compare.
 
     GPUs are compared with GPUs; CPU tensors only if there is no GPU.

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from gpuledger.analyze.memory.families import ModuleFamily
 
 _GROWS_WITH_BATCH = ("activation", "activation_gradient", "temporary", "input", "cache")
+_OF_WEIGHTS = ("weight", "buffer", "gradient")
+_COPY_FACTORS = (0.25, 0.5, 1, 2, 4)
 _OF_A_STEP = ("activation", "activation_gradient", "temporary")
 _PRODUCTS = (
     "Linear",
@@ -69,10 +71,19 @@ def as_recorded(facts: PeakFacts) -> ReplayedBlocks:
 def grows_with_batch(facts: PeakFacts) -> Mask:
     """Return which blocks depend on the batch size. Temporaries of the optimizer and of the setup do not.
 
-    An example of the latter are copies of weights that are quantized.
+    An example of the latter are copies of weights that are quantized. Between phases, a temporary outside modules that
+    has the size of a weight counts as such a copy, also in another precision, or of two models. Data of the setup do
+    not depend on the batch size either if a batch is a part of them.
     """
-    of_weights = facts.born_in("optimizer") | (facts.of("temporary") & facts.born_in("setup"))
-    return facts.of(*_GROWS_WITH_BATCH) & ~of_weights
+    outside = facts.of("temporary") & facts.born_in("between") & (facts.module_id < 0)
+    sizes = facts.lives.allocated_bytes
+    of_weights = np.sort(np.concatenate([sizes[facts.of(*_OF_WEIGHTS)] * factor for factor in _COPY_FACTORS]))
+    # np.isin would load numpy.ma
+    copies = outside & (np.searchsorted(of_weights, sizes, "right") > np.searchsorted(of_weights, sizes, "left"))
+    made_of_weights = facts.born_in("optimizer") | (facts.of("temporary") & facts.born_in("setup")) | copies
+    inputs = facts.rank.manifest.inputs
+    data = facts.of("input") & facts.born_in("setup") & bool(inputs and inputs.is_part)
+    return facts.of(*_GROWS_WITH_BATCH) & ~(made_of_weights | data)
 
 
 def with_half_batch(facts: PeakFacts) -> ReplayedBlocks:

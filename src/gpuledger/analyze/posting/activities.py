@@ -9,6 +9,7 @@ gradients counts as evaluation, as in the memory recording.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,7 +18,12 @@ from numpy.typing import NDArray
 
 from gpuledger.analyze.module_paths import CompiledKernels
 from gpuledger.analyze.posting.graph_replays import match_captures, match_replays, measured_parents, with_captures
-from gpuledger.analyze.posting.host_events import nodes_from_before, rows_around_calls, with_node_sequences
+from gpuledger.analyze.posting.host_events import (
+    EarlierCalls,
+    nodes_from_before,
+    rows_around_calls,
+    with_node_sequences,
+)
 from gpuledger.analyze.posting.kernels_alone import with_later_steps
 from gpuledger.analyze.posting.lane_scopes import NONE, EventNames, LaneScopes, read_names
 from gpuledger.analyze.posting.launch_lines import place_lines
@@ -137,12 +143,22 @@ def own_spans(journal: Journal) -> OwnedSpans | None:
     own = {name: values[:measured_count] for name, values in table.items()}
     names = read_names(words)
     compiled = CompiledKernels(journal.modules, journal.facts.get("fusions") or [])
-    walk = _Walk(table, names, journal.names, compiled, {})
+    of_all = bool(journal.facts.get("times_of_all_threads"))
+    earlier = EarlierCalls(own, np.array(names.earlier) >= 0)
+    walk = _Walk(table, names, journal.names, compiled, {}, earlier, of_all_threads=of_all)
     owners, before = walk.owners(), nodes_from_before(table, words)
-    if before:
-        owners = _Walk(table, names, journal.names, compiled, walk.made_like(before)).owners()
-    on_device = table["kind"] != ActivityKind.HOST
     pattern_ns = (journal.facts.get("line_step") or {}).get("from_ns")
+    in_backward = owners.phase[:measured_count] == int(Phase.BACKWARD)
+    steps = steps_at(journal, own["start_ns"])
+    lines, divided = place_lines(
+        own, words, measured_parents(owners.parent, measured_count), in_backward, steps, pattern_ns
+    )
+    on_device = table["kind"] != ActivityKind.HOST
+    divided = set() if on_device.any() else divided  # a kernel has its own operator
+    if before or divided:
+        made = walk.made_like(before)
+        walk = _Walk(table, names, journal.names, compiled, made, earlier, of_all_threads=of_all)
+        owners = walk.owners(divided)
     is_measured = np.arange(on_device.size) < measured_count
     is_measured &= (pattern_ns is None) | (table["start_ns"] < (pattern_ns or 0))
     chosen = np.flatnonzero(is_measured & (on_device if on_device.any() else owners.outermost))
@@ -154,10 +170,9 @@ def own_spans(journal: Journal) -> OwnedSpans | None:
     captured = match_captures(captures, like, owners.parent)[like]
     placed, at, is_owned, operator, owner = _launchers_of(owners, launch, captured)
     start = table["start_ns"][chosen]
-    step = _steps_at(journal, np.where(placed, table["start_ns"][at], table["start_ns"][like]))
+    began_ns = np.where(placed, table["start_ns"][at], table["start_ns"][like])
+    step = np.where(began_ns < (journal.facts.get("times_from_ns") or 0), 0, steps_at(journal, began_ns))
     parent = measured_parents(owners.parent, measured_count)
-    in_backward = owners.phase[:measured_count] == int(Phase.BACKWARD)
-    lines = place_lines(own, words, parent, in_backward, _steps_at(journal, own["start_ns"]), pattern_ns)
     return OwnedSpans(
         kind=_kinds_of(table, chosen, words),
         device_idx=table["device_idx"][chosen].astype(np.int64),
@@ -216,9 +231,13 @@ class _Walk:
         scopes: list[str],
         compiled: CompiledKernels,
         made: _Made,
+        earlier: EarlierCalls,
+        *,
+        of_all_threads: bool,
     ) -> None:
         count = table["kind"].size
-        self._table, self._names, self._compiled = table, names, compiled
+        self._of_all_threads = of_all_threads
+        self._table, self._names, self._compiled, self._earlier = table, names, compiled, earlier
         self._scopes = LaneScopes(scopes)
         self._stacks: dict[int, list[_Around]] = {}
         self._made = made
@@ -234,8 +253,8 @@ class _Walk:
             fusion=np.full(count, -1, dtype=np.int64),
         )
 
-    def owners(self) -> _Owners:
-        """Return the owner of each event."""
+    def owners(self, divided: Iterable[int] = ()) -> _Owners:
+        """Return the owner of each event. The rows ``divided`` are none themselves, but the events inside them."""
         table = self._table
         host = np.flatnonzero(table["kind"] == ActivityKind.HOST)
         end = table["start_ns"] + table["duration_ns"]
@@ -243,7 +262,10 @@ class _Walk:
         columns = (table["start_ns"], end, *(table[name] for name in ("lane", "name_id", "sequence", "forward_lane")))
         values = zip(order.tolist(), *(column[order].tolist() for column in columns), strict=True)
         events = [_Event(*one) for one in values]
-        self._callers = rows_around_calls((one[:5] for one in events), [number >= 0 for number in self._names.module])
+        names = self._names
+        calls = zip(names.module, names.phase, strict=True)
+        is_call = [module >= 0 or phase == Phase.OPTIMIZER for module, phase in calls]
+        self._callers = rows_around_calls((one[:5] for one in events), is_call) | set(divided)
         for event in events:
             around = self._around(event)
             mark = self._names.mark[event.name_id]
@@ -265,7 +287,11 @@ class _Walk:
         while stack and stack[-1].end_ns <= event.begin_ns:
             if stack.pop().is_node:
                 self._scopes.node_ends(event.lane)
-        return stack[-1] if stack else _Around(0, -1, int(Phase.BETWEEN), False, False)
+        if stack:
+            return stack[-1]
+        name_id = self._earlier.at(event.row, event.lane, event.begin_ns)
+        phase = Phase.BETWEEN if name_id < 0 else self._names.of_call[name_id]
+        return _Around(0, -1 if name_id < 0 else self._names.earlier[name_id], int(phase), False, False)
 
     def _place(self, event: _Event, around: _Around) -> None:
         names, name_id, found = self._names, event.name_id, self._found
@@ -335,7 +361,8 @@ class _Walk:
         """Attribute a node to the module that created it in forward; without a sequence number, as the node before."""
         lane = event.lane
         if event.sequence >= 0:
-            maker = event.made_by if event.made_by in self._stacks else 0
+            is_known = self._of_all_threads or event.made_by in self._stacks
+            maker = event.made_by if is_known else 0
             module_id, scope = self._made.get((maker, event.sequence), (-1, NONE))
             self._last_module[lane] = module_id
             self._scopes.node_begins(lane, event.begin_ns, scope)
@@ -360,7 +387,7 @@ class _Walk:
             self._made[lane, sequence] = now.module_id, self._scopes.at_work(lane) if again else NONE
 
 
-def _steps_at(journal: Journal, at_ns: I64) -> I64:
+def steps_at(journal: Journal, at_ns: I64) -> I64:
     """Return the number of the step at each time; 0 outside all steps."""
     steps = journal.tables["steps"]
     order = np.argsort(steps["start_ns"], kind="stable")

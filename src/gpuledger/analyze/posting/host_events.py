@@ -11,6 +11,7 @@ with the operators that create their equivalents, one step later.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -28,12 +29,41 @@ _MOST_VOTES = 64
 """Number of nodes, those with the rarest names, that find the difference of sequence numbers."""
 
 
+class EarlierCalls:
+    """Calls of modules that began before the profile, by the marks that their threads have left inside them.
+
+    Args:
+        table: The activities of the profile.
+        is_mark: By name, whether an event is such a mark.
+    """
+
+    def __init__(self, table: dict[str, NDArray[Any]], is_mark: NDArray[np.bool_]) -> None:
+        self._rows_count = table["kind"].size
+        self._marks: dict[int, tuple[list[int], list[int]]] = {}
+        rows = np.flatnonzero(is_mark[table["name_id"]] & (table["kind"] == ActivityKind.HOST))
+        for row in rows[np.argsort(table["start_ns"][rows], kind="stable")].tolist():
+            times_ns, names = self._marks.setdefault(int(table["lane"][row]), ([], []))
+            times_ns.append(int(table["start_ns"][row]))
+            names.append(int(table["name_id"][row]))
+
+    def at(self, row: int, lane: int, begin_ns: int) -> int:
+        """Return the name of the first mark of a thread after the begin of an event; -1 if there is none.
+
+        Events after the profile's own are those of a capture, which was at another time.
+        """
+        times_ns, names = self._marks.get(lane, ([], []))
+        place = bisect_left(times_ns, begin_ns)
+        return names[place] if row < self._rows_count and place < len(names) else -1
+
+
 def rows_around_calls(events: Iterable[tuple[int, int, int, int, int]], is_call: Sequence[bool]) -> set[int]:
-    """Return the rows of host events with a module's call inside, as a function of autograd around layers has.
+    """Return the rows of host events with a call inside that has its own module or phase.
+
+    A function of autograd around layers has calls of modules, and a node with a hook can have a step of an optimizer.
 
     Args:
         events: Row, begin, end, thread and name of each host event, by time; an event comes before what it contains.
-        is_call: By name, whether an event is a module's call.
+        is_call: By name, whether an event is such a call.
     """
     around: set[int] = set()
     open_events: dict[int, list[tuple[int, int]]] = {}

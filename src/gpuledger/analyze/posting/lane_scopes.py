@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from gpuledger.analyze.posting.launch_lines import read_line
 from gpuledger.model.accounts import Phase
 from gpuledger.model.journal.journal import (
+    EARLIER_CALL,
     FUSION_RANGE,
     GRAPH_RANGE,
     LINE_RANGE,
@@ -34,8 +35,8 @@ NONE = -1
 """Scope id outside all scopes."""
 _SEPARATOR = "/"
 
-_OURS = (MODULE_RANGE, PHASE_RANGE, LINE_RANGE, GRAPH_RANGE)
-"""Prefixes of the names of ranges that gpuledger has opened. No operator has one of these."""
+_OURS = (MODULE_RANGE, PHASE_RANGE, LINE_RANGE, GRAPH_RANGE, EARLIER_CALL)
+"""Prefixes of the names of ranges and marks of gpuledger's. No operator has one of these."""
 
 _COMPILER = " (dynamo_timed)"
 """Ends the name of an event that torch.compile opens inside its others. Their names are not those of operators."""
@@ -138,10 +139,12 @@ class LaneScopes:
 class EventNames:
     """Meaning of each activity name. ``is_ours`` is True for names that are not operators.
 
-    ``of_call`` is the phase of a model called under this name.
+    ``of_call`` is the phase of a model called under this name. ``earlier`` is the module of a mark of a call from
+    before the profile; -1 for any other name.
     """
 
     module: list[int]
+    earlier: list[int]
     of_call: list[Phase]
     phase: list[int]
     is_node: list[bool]
@@ -156,13 +159,14 @@ class EventNames:
 def read_names(words: Sequence[str]) -> EventNames:
     """Return the meaning of activity names."""
     return EventNames(
-        module=[_module_of(word) if word.startswith(MODULE_RANGE) else -1 for word in words],
+        module=[_module_of(word, MODULE_RANGE) for word in words],
+        earlier=[_module_of(word, EARLIER_CALL) for word in words],
         of_call=[Phase.EVALUATION if word.endswith(NO_GRAD) else Phase.FORWARD for word in words],
         phase=[int(word.removeprefix(PHASE_RANGE)) if word.startswith(PHASE_RANGE) else -1 for word in words],
         is_node=[word.startswith(NODE_EVENT) for word in words],
         mark=[read_mark(word) for word in words],
         fusion=[_fusion_of(word) for word in words],
-        is_line=[read_line(word) >= 0 or word.startswith(GRAPH_RANGE) for word in words],
+        is_line=[read_line(word) >= 0 or word.startswith((GRAPH_RANGE, EARLIER_CALL)) for word in words],
         is_compiler=[word.endswith(_COMPILER) for word in words],
         is_operator=["::" in word or word.startswith((*_OURS, NODE_EVENT, FUSION_RANGE)) for word in words],
         is_ours=np.array([word.startswith(_OURS) for word in words], dtype=bool),
@@ -174,5 +178,5 @@ def _fusion_of(word: str) -> int:
     return int(number) if number != word and number.isdecimal() else -1
 
 
-def _module_of(word: str) -> int:
-    return int(word.removeprefix(MODULE_RANGE).removesuffix(NO_GRAD))
+def _module_of(word: str, prefix: str) -> int:
+    return int(word.removeprefix(prefix).removesuffix(NO_GRAD)) if word.startswith(prefix) else -1

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from gpuledger.analyze.posting.host_events import nodes_from_before
 from gpuledger.model.accounts import Phase
 from gpuledger.model.journal.journal import (
+    EARLIER_CALL,
     FUSION_RANGE,
     GRAPH_RANGE,
     LINE_RANGE,
@@ -38,11 +39,14 @@ NONE = -1
 PATTERN = -2
 """Stands for the step with lines, as the number of a step."""
 
-_OURS = (MODULE_RANGE, PHASE_RANGE, FUSION_RANGE, LINE_RANGE, GRAPH_RANGE, SCOPE_RANGE, "PythonDispatchMode")
+_RANGES = (MODULE_RANGE, PHASE_RANGE, FUSION_RANGE, LINE_RANGE, GRAPH_RANGE)
+_OURS = (*_RANGES, SCOPE_RANGE, EARLIER_CALL, "PythonDispatchMode")
 """Events that are no operators. torch records the last one around each call of a dispatch mode."""
 _BACKWARD = f"{PHASE_RANGE}{int(Phase.BACKWARD)}"
 _MOST_PAIRS = 4_000_000
 """Maximum size of two lists of operators, multiplied, that are compared if they differ. It takes about a second."""
+_FIRST_OPERATORS = 16
+"""Number of operators that are compared before all are."""
 
 
 def read_line(word: str) -> int:
@@ -58,8 +62,10 @@ def place_lines(
     in_backward: NDArray[np.bool_],
     step: I64,
     pattern_ns: int | None,
-) -> I64:
+) -> tuple[I64, set[int]]:
     """Return the stack id of each activity on the host; -1 if its line is unknown, and for device events.
+
+    With them, the rows of the nodes of backward with Python code inside that has lines of its own.
 
     Args:
         table: The journal's activities.
@@ -71,11 +77,11 @@ def place_lines(
     """
     lines = np.array([read_line(word) for word in words], dtype=np.int64)
     if not (lines >= 0).any():
-        return np.full(table["kind"].size, NONE, dtype=np.int64)
+        return np.full(table["kind"].size, NONE, dtype=np.int64), set()
     in_pattern = np.zeros(step.size, dtype=bool) if pattern_ns is None else table["start_ns"] >= pattern_ns
     calls = _Calls(table, words, parent, in_backward, np.where(in_pattern, PATTERN, step))
     calls.compare()
-    return calls.lines(nodes_from_before(table, words))
+    return calls.lines(nodes_from_before(table, words)), calls.divided
 
 
 class _Calls:
@@ -103,17 +109,26 @@ class _Calls:
         self._first = [NONE] * count
         """The first line inside each event."""
         self._mixed = [False] * count
+        """Whether events inside each have several lines, or are called by Python code in a node of backward."""
+        self._runs_node = [False] * count
+        """Whether each event is a node of backward, or the function of one inside it."""
+        self.divided: set[int] = set()
+        """Events of measured steps in which a node of backward calls Python code that runs operators."""
         self._found = [NONE] * count
         self._children: defaultdict[int, list[int]] = defaultdict(list)
         self._roots: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
         self._backwards: defaultdict[int, list[int]] = defaultdict(list)
         self._is_operator = [not word.startswith(_OURS) for word in words]
+        self._is_node = [word.startswith(NODE_EVENT) for word in words]
         self._line_of = [read_line(word) for word in words]
         for row in self._order:
             self._add(row)
 
     def _add(self, row: int) -> None:
         above, name = self._parent[row], self._name[row]
+        self._runs_node[row] = self._is_node[name] or (
+            above >= 0 and self._words[self._name[above]] == f"{NODE_EVENT}{self._words[name]}"
+        )
         if above >= 0:
             is_operator = self._is_operator[self._name[above]]
             self._operator_above[row] = above if is_operator else self._operator_above[above]
@@ -123,39 +138,71 @@ class _Calls:
             self._add_line(row, self._line_of[name])
         elif self._words[name] == _BACKWARD:
             self._backwards[self._step[row]].append(row)
+        elif self._is_operator[name] and self._is_called_by_node(row):
+            self._add_operator(row)
+            self._divide(self._operator_above[row])
         elif self._is_operator[name] and (self._range_above[row] < 0 or self._operator_above[row] < 0):
-            outer = self._operator_above[row]
-            self._first[row] = self._range_above[row]  # of a range around a call of a module, or none
-            siblings = self._roots[self._lane[row], self._step[row]] if outer < 0 else self._children[outer]
-            siblings.append(row)
+            self._add_operator(row)
+
+    def _add_operator(self, row: int) -> None:
+        outer = self._operator_above[row]
+        self._first[row] = self._range_above[row]  # of a range around a call of a module or of a function, or none
+        siblings = self._roots[self._lane[row], self._step[row]] if outer < 0 else self._children[outer]
+        siblings.append(row)
+
+    def _is_called_by_node(self, row: int) -> bool:
+        """Return whether Python code that a node of backward calls has called an operator: a hook, or a function."""
+        above, outer = self._parent[row], self._operator_above[row]
+        return outer >= 0 and self._runs_node[outer] and self._line_of[self._name[above]] >= 0
 
     def _add_line(self, row: int, line: int) -> None:
         above = self._parent[row]
         if above >= 0 and self._words[self._name[above]] == _BACKWARD:
             self._first[above] = line
-        above = self._operator_above[row]
-        while above >= 0:
+        inner = above = self._operator_above[row]
+        while above >= 0 and not self._runs_node[above]:  # a node has its own line
             if self._first[above] < 0:
                 self._first[above] = line
             elif self._first[above] != line:
                 self._mixed[above] = True
             above = self._operator_above[above]
+        if above != inner:
+            self._divide(above)
+
+    def _divide(self, row: int) -> None:
+        """Note that Python code which a node has called runs operators."""
+        while row >= 0:
+            self._mixed[row] = True
+            row = self._operator_above[row]
 
     def compare(self) -> None:
         """Give the operators of measured steps the lines of their equivalents in the pattern."""
         for (lane, step), rows in list(self._roots.items()):
             if step != PATTERN:
-                self._compare(rows, self._roots.get((lane, PATTERN), []))
+                self._compare(rows, self._turned(rows, self._roots.get((lane, PATTERN), [])))
         for step, rows in self._backwards.items():
             if step != PATTERN and len(rows) == len(self._backwards.get(PATTERN, ())):
                 for row, like in zip(rows, self._backwards[PATTERN], strict=True):
                     self._found[row] = self._first[like]
+
+    def _turned(self, rows: list[int], likes: list[int]) -> list[int]:
+        """Return the pattern from where a step begins: one that ends inside backward begins in the middle of it."""
+        names, others = ([self._kind[row] for row in some] for some in (rows, likes))
+        if len(names) != len(others) or sorted(names) != sorted(others):
+            return likes
+        some, twice = names[:_FIRST_OPERATORS], others + others
+        for place in range(len(others)):
+            if twice[place : place + len(some)] == some and twice[place : place + len(names)] == names:
+                return likes[place:] + likes[:place]
+        return likes
 
     def _compare(self, rows: list[int], likes: list[int]) -> None:
         kinds = [[self._kind[row] for row in some] for some in (rows, likes)]
         for place, like_place in _alike(*kinds):
             row, like = rows[place], likes[like_place]
             if self._mixed[like]:
+                if self._runs_node[like]:
+                    self.divided.add(row)
                 self._compare(self._children[row], self._children[like])
             if self._found[row] < 0:
                 self._found[row] = self._first[like]
@@ -187,7 +234,7 @@ class _Calls:
         backward = NONE
         for row in self._order:
             name, lane, above = self._name[row], self._lane[row], self._parent[row]
-            is_node = self._words[name].startswith(NODE_EVENT)
+            is_node = self._is_node[name]
             if self._words[name] == _BACKWARD:
                 backward = row
             if found[row] < 0:

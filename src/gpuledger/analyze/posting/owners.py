@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuledger.analyze.module_paths import ModulesAround
+from gpuledger.analyze.posting import rules
 from gpuledger.analyze.posting.replay import NEVER, Replay, freed_by_failure
 from gpuledger.analyze.posting.rules import NO_IDENTITY, BlockFeatures, categorize, find_carried
 from gpuledger.model.accounts import FATES, IDENTITY_CATEGORY, Identity, Phase
@@ -96,12 +97,13 @@ def find_owners(
     seen = _identities(journal, device_idx, index_of, lives, phase, module_id)
     fate = _fates(_pick(tags.visit, at, before, -1), tags.visit, lives, _step_ends(journal, device_idx, index_of))
     fate[(phase == Phase.FORWARD) & freed_by_failure(action, lives)] = FATES.index("later")
+    seen.renew(lives, step, stack)
     sized = np.isin(lives.requested_bytes, journal.facts.get("workspace_bytes") or [])
     addresses = journal.facts.get("workspace_addresses")  # of all of them, from a simulated GPU
     is_known = sized & np.isin(lives.address, addresses or [])
     fate[is_known & (fate == FATES.index("alive"))] = FATES.index("kept")
     phase = _without_lasting_data(phase, fate, (module_id < 0) & seen.outside_graphs & (step <= 1))
-    freed_in = _when_freed(tags.phase.astype(np.int64), lives)
+    freed = _when_freed(tags.phase.astype(np.int64), lives), _when_freed(tags.step.astype(np.int64), lives)
     features = BlockFeatures(
         identity=seen.kind,
         phase=phase,
@@ -111,11 +113,11 @@ def find_owners(
         reducing=(flags & TagFlag.REDUCE_SCATTER) != 0,
         workspace_sized=is_known
         if addresses is not None
-        else sized & (np.isin(phase, _AT_WORK) | ((seen.name_id < 0) & _follows_a_result(stacks, born))),
+        else sized & (np.isin(phase, _AT_WORK) | ((seen.name_id < 0) & rules.follows_a_result(stacks, born))),
         same_module=_when_freed(tags.module_id, lives) == module_id,
-        freed_in_backward=freed_in == Phase.BACKWARD,
+        freed_in_backward=freed[0] == Phase.BACKWARD,
         of_update=seen.of_update,
-        carried=find_carried((module_id, stack), step, fate, freed_in, (phase == Phase.EVALUATION) & ~seen.is_output),
+        carried=find_carried((module_id, stack), step, fate, freed, (phase == Phase.EVALUATION) & ~seen.is_output),
     )
     return Owners(
         event_tags=replace(tags, phase=_named(journal, tags.phase, tags.step)),
@@ -145,23 +147,6 @@ def _without_lasting_data(
     """
     lasts = is_data & (fate == FATES.index("kept")) & (phase == Phase.FORWARD)
     return np.where(lasts, np.int8(Phase.SETUP), phase)
-
-
-def _follows_a_result(stacks: I64, born: I64) -> NDArray[np.bool_]:
-    """Return whether the same line of the program has caused the allocation before that of each block.
-
-    An operator allocates its result first, and then cuBLAS its workspace. A program's tensor has a line of its own.
-
-    Args:
-        stacks: Python stack of each event; -1 for none.
-        born: Event that allocated each block; -1 if that was before the recording.
-    """
-    in_order = np.sort(born)
-    before = in_order[np.maximum(np.searchsorted(in_order, born) - 1, 0)]
-    known: NDArray[np.bool_] = (before >= 0) & (before < born)
-    if known.any():
-        known &= (stacks[born] >= 0) & (stacks[born] == stacks[before])
-    return known
 
 
 def _named(journal: Journal, phase: NDArray[np.int8], step: I64) -> NDArray[np.int8]:
@@ -284,6 +269,19 @@ class _Seen:
     of_update: NDArray[np.bool_]
     outside_graphs: NDArray[np.bool_]
     is_output: NDArray[np.bool_]
+
+    def renew(self, lives: Replay, step: I64, stack_id: I64) -> None:
+        """Give what the last functional update has left the identities of what it replaces."""
+        is_freed = lives.free_requested_index != NEVER
+        found, before = rules.find_last_of_renewed(
+            (lives.alloc_index, stack_id),
+            step,
+            lives.requested_bytes,
+            is_freed & np.isin(self.kind, (Identity.WEIGHT, Identity.LEAF)),
+            ~is_freed & (self.kind == NO_IDENTITY),
+        )
+        for column in (self.kind, self.name_id, self.module_id):
+            column[found] = column[before]
 
 
 def _identities(

@@ -27,6 +27,7 @@ from gpuledger.analyze.posting.fused_work import divide_fused, kernel_names
 from gpuledger.analyze.posting.graph_replays import replay_notes
 from gpuledger.analyze.posting.host_waits import host_waits
 from gpuledger.analyze.posting.owners import in_traced_code
+from gpuledger.analyze.posting.recorded.operator_spans import with_recorded_times
 from gpuledger.analyze.posting.rows import (
     block_table,
     counter_table,
@@ -52,7 +53,7 @@ from gpuledger.model.schema.tables import SCHEMA_VERSION, TABLES
 _NOT_IN_MANIFEST = (
     *("called_roots", "contained_roots", "root_names", "module_classes", "stack_modules", "workspace_bytes"),
     *("steps_asked", "activity_names", "operator_inputs", "compiled_graphs", "captured_pools", "shards"),
-    *("step_memory_from_ns", "wrapped_models", "workspace_addresses"),
+    *("step_memory_from_ns", "times_from_ns", "wrapped_models", "timed_operators", "workspace_addresses"),
 )
 """Facts that are not stored in the manifest."""
 
@@ -96,7 +97,7 @@ def post_ranks(run_directory: Path, posted: Callable[[Rank], object] = lambda _:
 def post_journal(journal: Journal, rank: int = 0) -> KeptRank:
     """Return a rank's tables and manifest from its journal. Writes nothing."""
     histories = device_histories(journal)
-    owned = own_spans(journal)
+    journal, owned = with_recorded_times(journal) or (journal, own_spans(journal))
     manifest = build_manifest(journal, histories, rank)
     manifest = replace(manifest, oom=with_modules_by_order(journal, histories, manifest.oom))
     if owned is not None:

@@ -40,30 +40,84 @@ def find_carried(
     owner: tuple[NDArray[np.int64], NDArray[np.int64]],
     step: NDArray[np.int64],
     fate: NDArray[np.int8],
-    freed_in: NDArray[np.int64],
+    freed: tuple[NDArray[np.int64], NDArray[np.int64]],
     candidates: NDArray[np.bool_],
 ) -> NDArray[np.bool_]:
     """Return which blocks calls of modules keep for later calls.
 
-    They are replaced in a later call, or are never freed although there was one. Of an owner of such blocks, those of
-    the last call are of this kind, too: it is not known what would have become of them.
+    They are replaced in a later call or after it, or are never freed although there was one. Of an owner of such
+    blocks, those of the last call are of this kind, too: it is not known what would have become of them.
 
     Args:
         owner: Module and Python stack of each block; -1 for none.
         step: Its step.
         fate: Its end; see FATES.
-        freed_in: The phase in which it was freed; negative if it was not.
+        freed: The phase and the step in which it was freed; negative if it was not.
         candidates: Which blocks were allocated in a call without gradients, and not returned by it.
     """
     module_id, stack_id = owner
+    freed_in, freed_step = freed
     candidates = candidates & (module_id >= 0)
     last_step = step[candidates].max(initial=0)
-    replaced = (fate == FATES.index("later")) & (freed_in == PHASES.index("evaluation"))
+    outlived = (freed_in == PHASES.index("between")) & (freed_step > step + 1)
+    replaced = (fate == FATES.index("later")) & ((freed_in == PHASES.index("evaluation")) | outlived)
     stayed = np.isin(fate, [FATES.index("kept"), FATES.index("alive")])
     known = candidates & (replaced | (stayed & (step < last_step)))
     place = module_id * (stack_id.max(initial=0) + 2) + stack_id + 1
     carried: NDArray[np.bool_] = known | (candidates & stayed & np.isin(place, place[known]))
     return carried
+
+
+def find_last_of_renewed(
+    made: tuple[NDArray[np.int64], NDArray[np.int64]],
+    step: NDArray[np.int64],
+    size_bytes: NDArray[np.int64],
+    is_renewed: NDArray[np.bool_],
+    candidates: NDArray[np.bool_],
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the blocks that the last run of an update has left, and the blocks in their place in the run before.
+
+    Each run of a functional update replaces the weights. Those of the last one are used by no call that would show
+    what they are. They are known by the same line, which has allocated the same sizes in the same order before.
+
+    Args:
+        made: Event that allocated each block, negative if that was before the recording; and its Python stack.
+        step: Its step.
+        size_bytes: Its size.
+        is_renewed: Which blocks are known to be weights that were replaced.
+        candidates: Which blocks are not known, and are alive at the end.
+    """
+    born, stack_id = made
+    found: list[int] = []
+    before: list[int] = []
+    both = np.intersect1d(stack_id[candidates & (born >= 0)], stack_id[is_renewed])
+    for stack in both[both >= 0].tolist():
+        rows = np.flatnonzero((stack_id == stack) & (born >= 0))
+        rows = rows[np.argsort(born[rows], kind="stable")]
+        runs = [rows[step[rows] == number] for number in np.unique(step[rows]).tolist()]
+        if len(runs) < 2 or not np.array_equal(size_bytes[runs[-1]], size_bytes[runs[-2]]):
+            continue
+        is_last = candidates[runs[-1]] & is_renewed[runs[-2]]
+        found += runs[-1][is_last].tolist()
+        before += runs[-2][is_last].tolist()
+    return np.array(found, dtype=np.int64), np.array(before, dtype=np.int64)
+
+
+def follows_a_result(stacks: NDArray[np.int64], born: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return whether the same line of the program has caused the allocation before that of each block.
+
+    An operator allocates its result first, and then cuBLAS its workspace. A program's tensor has a line of its own.
+
+    Args:
+        stacks: Python stack of each event; -1 for none.
+        born: Event that allocated each block; -1 if that was before the recording.
+    """
+    in_order = np.sort(born)
+    before = in_order[np.maximum(np.searchsorted(in_order, born) - 1, 0)]
+    known: NDArray[np.bool_] = (before >= 0) & (before < born)
+    if known.any():
+        known &= (stacks[born] >= 0) & (stacks[born] == stacks[before])
+    return known
 
 
 def categorize(features: BlockFeatures) -> NDArray[np.int8]:

@@ -112,17 +112,23 @@ _OF_SUMMARY = (
 
 
 def _device_row(rank: Rank, summary: Summary, step_energy_j: float | None) -> Row:
-    mesh, instant = rank.manifest.mesh, summary.instant
-    place = {} if mesh is None else mesh.coordinates()
+    instant = summary.instant
     return {
         **{name: getattr(summary, name) for name in _OF_SUMMARY},
-        "coordinate": ",".join(f"{name}={number}" for name, number in place.items()),
+        "coordinate": _coordinate(rank),
         "status": rank.manifest.status or "",
         "steps_seen": rank.manifest.steps_seen,
         **{f"peak_{name}": getattr(instant, name) for name in ("step", "phase", "module")},
         "step_time_ns": summary.step_time.median_ns,
         "step_energy_j": step_energy_j,
     }
+
+
+def _coordinate(rank: Rank) -> str:
+    """Return a rank's place in its device mesh, and its stages of a pipeline, such as ``dp=0,tp=1,stage=0+2``."""
+    mesh, stages = rank.manifest.mesh, rank.manifest.pipeline_stages
+    places = [] if mesh is None else [f"{name}={number}" for name, number in mesh.coordinates().items()]
+    return ",".join([*places, "stage=" + "+".join(map(str, stages))] if stages else places)
 
 
 def _account_rows(rank: Rank, summary: Summary) -> Iterable[Row]:

@@ -42,8 +42,12 @@ def middle_of(repeats: Sequence[Series]) -> Series:
 
 
 def _bounds(one: Series, t_s: F64) -> tuple[F64, F64]:
-    """Return the lowest and highest value in each interval; NaN before the run starts and after it ends."""
-    at = np.interp(t_s, one.t_s, one.values, left=np.nan, right=np.nan)
+    """Return the lowest and highest value in each interval; NaN before the run starts and after it ends.
+
+    A value holds until the next one.
+    """
+    last = np.searchsorted(one.t_s, t_s, side="right") - 1
+    at = np.where((last >= 0) & (t_s <= one.t_s[-1]), one.values[last], np.nan)
     low, high = at.copy(), at.copy()
     place = np.searchsorted(t_s, one.t_s, side="right") - 1
     inside = (place >= 0) & (one.t_s <= t_s[-1])

@@ -1,4 +1,4 @@
-"""Time of a step in six parts that sum to it: forward, backward, optimizer, evaluation, data, idle."""
+"""Time of a step in six parts that sum to it: forward, backward, optimizer, evaluation, between, idle."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ORDER = ("optimizer", "backward", "forward", "evaluation")
 class StepParts:
     """Time of one unprofiled step in ns. The parts sum to ``step_ns``.
 
-    ``evaluation_ns`` is forward without gradients, such as generation or validation. ``data_ns`` is work outside the
+    ``evaluation_ns`` is forward without gradients, such as generation or validation. ``between_ns`` is work outside the
     parts before it: input copies, metrics, code before the model.
     ``idle_ns`` is the step's time without any work on the device; it is derived. ``scale`` is the factor applied to the
     parts if the profiled steps were busy for longer than an unprofiled step takes.
@@ -33,7 +33,7 @@ class StepParts:
     backward_ns: float
     optimizer_ns: float
     evaluation_ns: float
-    data_ns: float
+    between_ns: float
     idle_ns: float
     scale: float
     source: str
@@ -45,7 +45,7 @@ class StepParts:
             ("backward", self.backward_ns),
             ("optimizer", self.optimizer_ns),
             *((("evaluation", self.evaluation_ns),) if self.evaluation_ns else ()),
-            ("data", self.data_ns),
+            ("between", self.between_ns),
             ("idle", self.idle_ns),
         )
 
@@ -53,10 +53,12 @@ class StepParts:
 def step_parts(rank: Rank, device_idx: int | None = None) -> StepParts | None:
     """Return the parts of one step; None without a timing measurement, or without an unprofiled step.
 
+    It is also None if only recorded steps were timed: most of the rest of such a step is that of the recorder.
+
     Source: Kineto (CUPTI on a GPU) for the parts; the host clock's unprofiled steps for the whole.
     """
     work, steps = read_work(rank, device_idx), step_times(rank)
-    if work is None or not steps.median_ns:
+    if work is None or not steps.median_ns or rank.manifest.recorded_time_steps is not None:
         return None
     parts = _own_ns(work)
     busy_ns = sum(parts.values())
@@ -69,7 +71,7 @@ def step_parts(rank: Rank, device_idx: int | None = None) -> StepParts | None:
         backward_ns=shown["backward"],
         optimizer_ns=shown["optimizer"],
         evaluation_ns=shown["evaluation"],
-        data_ns=shown["data"],
+        between_ns=shown["between"],
         idle_ns=max(steps.median_ns - sum(shown.values()), 0.0),
         scale=scale,
         source=f"Kineto, {work.steps} steps; {steps.source}",
@@ -80,8 +82,8 @@ def _own_ns(work: StepWork) -> dict[str, float]:
     """Return the time of each phase in one step, without overlap with the phases before it in the order."""
     taken = np.zeros(work.start_ns.size, dtype=bool)
     found, covered = {}, 0
-    for name in (*_ORDER, "data"):
-        taken |= (work.phase == name) | (name == "data")
+    for name in (*_ORDER, "between"):
+        taken |= (work.phase == name) | (name == "between")
         until = union_ns(work.start_ns[taken], work.end_ns[taken]) if taken.any() else 0
         found[name] = (until - covered) / work.steps
         covered = until

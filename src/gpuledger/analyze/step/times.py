@@ -69,7 +69,8 @@ class TimeBreakdown:
     share of such gaps in the profiled steps; None if unknown. ``between_ns`` is work that the program launched between
     two steps, such as copies of its data. ``unplaced_ns`` is work without known module, phase and operator.
 
-    Source: Kineto (CUPTI on a GPU); the unprofiled step by the host clock.
+    Source: Kineto (CUPTI on a GPU), or the recorder if only recorded steps were timed; the unprofiled step by the host
+    clock.
     """
 
     device_idx: int

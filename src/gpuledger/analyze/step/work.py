@@ -107,7 +107,9 @@ def read_work(rank: Rank, device_idx: int | None = None) -> StepWork | None:
     table = rank.table("spans", COLUMNS)
     kind, phase = (_words(table, name) for name in ("kind", "phase"))
     device, start, end, step = (to_numbers(table[name]) for name in ("device_idx", "start_ns", "end_ns", "step"))
-    timed = rank.manifest.time_steps or ((0, -1) if rank.manifest.timed_program is None else (0, 0))
+    manifest = rank.manifest
+    timed = manifest.time_steps or manifest.recorded_time_steps
+    timed = timed or ((0, -1) if manifest.timed_program is None else (0, 0))
     mine = (kind != "phase") & (step >= timed[0]) & (step <= timed[1])
     if not mine.any():
         return None
@@ -135,7 +137,11 @@ def read_work(rank: Rank, device_idx: int | None = None) -> StepWork | None:
 
 
 def work_note(rank: Rank, device_idx: int) -> str | None:
-    """Return a note on a profiled step that :func:`read_work` leaves out, or on threads; None without either."""
+    """Return a note on steps that were not profiled or are left out, or on threads; None without any of these."""
+    if rank.manifest.recorded_time_steps is not None:
+        first, last = rank.manifest.recorded_time_steps
+        steps = f"step {first:,}" if first == last else f"steps {first:,} to {last:,}"
+        return f"Times by module are those of the operators in {steps}, while memory was recorded."
     if rank.manifest.times_of_all_threads:
         work = read_work(rank, device_idx)
         overlap = work is not None and work.on_host and work.duration_ns.sum() > OVERLAP * work.busy_ns * work.steps

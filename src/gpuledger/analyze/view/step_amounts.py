@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gpuledger.analyze.memory.account_series import OUTSIDE
 from gpuledger.analyze.step.energy import IDLE
-from gpuledger.units import format_joules
 
 if TYPE_CHECKING:
     from gpuledger.analyze.step.energy import EnergyBreakdown
@@ -36,7 +35,7 @@ class Amount:
 class StepBar:
     """A step split into parts: (phase or kind, amount). ``whole`` is their sum, or the step that contains them.
 
-    ``currency`` is ``time`` or ``energy``.
+    ``currency`` is ``time`` or ``energy``. ``uncertainty`` is that of ``whole``.
     """
 
     currency: str
@@ -45,6 +44,7 @@ class StepBar:
     whole: float
     parts: tuple[tuple[str, float], ...]
     note: str
+    uncertainty: float | None = None
 
 
 def time_amounts(times: TimeBreakdown) -> tuple[Amount, ...]:
@@ -80,10 +80,8 @@ def energy_amounts(energy: EnergyBreakdown) -> tuple[Amount, ...]:
 def energy_bars(energy: EnergyBreakdown) -> tuple[StepBar, ...]:
     """Return a step's energy split by phase; empty if it is known for the whole step only."""
     amounts = energy_amounts(energy)
-    bar = _bar(
-        "energy", "By phase", "J", amounts, f"± {format_joules(energy.step_uncertainty_j)}. Of a row: {energy.method}."
-    )
-    return (bar,) if len(bar.parts) > 1 else ()
+    bar = _bar("energy", "By phase", "J", amounts, f"Of a row: {energy.method}.")
+    return (replace(bar, uncertainty=energy.step_uncertainty_j),) if len(bar.parts) > 1 else ()
 
 
 def owners_of(amounts: Iterable[Amount], modules: tuple[Module, ...]) -> set[int]:

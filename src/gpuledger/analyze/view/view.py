@@ -46,8 +46,9 @@ class RunView:
 
     @cached_property
     def imbalance(self) -> Imbalance | None:
-        """Return how uneven the devices' peaks are; None if there is nothing to compare."""
-        return find_imbalance([device.summary for device in self.devices])
+        """Return how uneven the peaks of all ranks are; None if there is nothing to compare."""
+        lines = () if self.rank_set is None else self.rank_set.lines
+        return find_imbalance(lines or [device.summary for device in self.devices])
 
     @cached_property
     def notes(self) -> tuple[str, ...]:

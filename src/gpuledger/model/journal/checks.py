@@ -33,6 +33,7 @@ _FACTS = Fields(
         "captured_names": ListOf(str),
         "operator_inputs": maybe(ListOf(maybe(ListOf(maybe(ListOf(object)), 4, 4)))),
         "time_pass_open": maybe(bool),
+        "timed_operators": Fields({"names": ListOf(str), "range_ns": ListOf(int, 2, 2)}, ("names", "range_ns")),
         "card_uuids": maybe(ListOf(str)),
         "energy_counters": maybe(MappingOf(maybe(MappingOf(int)))),
         "idle_w": maybe(MappingOf(maybe(float))),
@@ -68,6 +69,12 @@ _CODES = {
     "pauses.reason": len(REASONS),
 }
 """Columns with positions in a list, and the length of that list."""
+_NAMED = {
+    "activities": "the timing measurement was",
+    "captures": "captured CUDA graphs were",
+    "operators": "their times were",
+}
+"""Tables whose rows have names, and what is ignored if one has none."""
 
 
 def read_checked(directory: Path) -> Journal:
@@ -101,6 +108,7 @@ def _with_known_numbers(journal: Journal) -> Journal:
     own_counts = {
         "activities": {"name_id": activities, "inputs_id": inputs},
         "captures": {"name_id": len(journal.facts.get("captured_names") or [])},
+        "operators": {"name_id": len((journal.facts.get("timed_operators") or {}).get("names") or [])},
     }
     counts = {"name_id": len(journal.names), "module_id": len(journal.modules), "stack_id": len(journal.stacks)}
     tables, found = {}, []
@@ -112,7 +120,7 @@ def _with_known_numbers(journal: Journal) -> Journal:
             if values is not None and values.size and (int(values.max()) >= count or int(values.min()) < -1):
                 found.append(f"{table}.{name}: invalid indices were ignored")
                 tables[table][name] = np.where((values >= 0) & (values < count), values, -1).astype(values.dtype)
-    for table, what in (("activities", "the timing measurement was"), ("captures", "captured CUDA graphs were")):
+    for table, what in _NAMED.items():
         if tables[table]["name_id"].size and int(tables[table]["name_id"].min()) < 0:
             found.append(f"{table}: some have no name, so {what} ignored")
             tables[table] = {name: values[:0] for name, values in tables[table].items()}

@@ -105,6 +105,14 @@ COLUMNS: dict[str, dict[str, str]] = {
         "forward_lane": "i8",
         "inputs_id": "i4",
     },
+    "operators": {
+        "lane": "i4",
+        "name_id": "i4",
+        "tag_id": "i4",
+        "stack_id": "i4",
+        "start_ns": "i8",
+        "duration_ns": "i8",
+    },
     "captures": {
         "capture": "i4",
         "kind": "i1",

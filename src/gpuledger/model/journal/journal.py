@@ -123,6 +123,12 @@ The id of the new scope's path follows, -1 for none. If a scope was entered, a d
 the path follow, -1 for a name that replaces the path.
 """
 
+EARLIER_CALL = "gpuledger.earlier_call."
+"""Prefix of the name of a mark in profiled steps. Until here, its thread was inside a call from before the profile.
+
+The id of the module that was called follows, and the suffix of a module's range.
+"""
+
 CACHED_CODE, FOUND_BY_LINES = "loaded from a cache", "modules found by source lines"
 WITHOUT_MODULES = "compiled autograd compiled nodes without modules"
 """Values of the fact ``compiled_unread`` with a note of their own. Other values say why generated code is unknown."""

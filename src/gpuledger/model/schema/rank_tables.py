@@ -45,7 +45,7 @@ RANK_SUMMARY = Table(
     (
         DEVICE,
         Column("device_name", "string", "", "name of the device", "torch"),
-        Column("coordinate", "string", "", "place in the device mesh, such as dp=0,tp=1", "device mesh"),
+        Column("coordinate", "string", "", "device mesh and pipeline, such as dp=0,stage=1", "device mesh"),
         Column("status", "string", "", "closed or cut off", "recorder"),
         Column("steps_seen", "int64", "", "steps that the program took", "step marks", True),
         Column("peak_allocated_bytes", "int64", "B", "highest allocated bytes of the program", _HISTORY),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gpuledger.analyze.allocator.alloc_conf import CANDIDATES, parse_alloc_conf
+from gpuledger.analyze.allocator.alloc_conf import CANDIDATES, alloc_conf_text, parse_alloc_conf
 from gpuledger.analyze.posting.replay import AllocatorSettings
 from gpuledger.errors import UsageError
 
@@ -74,3 +76,52 @@ def test_the_settings_to_try_differ_and_the_first_is_the_default() -> None:
     found = [parse_alloc_conf(text) for text in CANDIDATES]
     assert found[0] == AllocatorSettings()
     assert len(set(found)) == len(CANDIDATES)
+
+
+DEFAULTS: dict[str, object] = {
+    "PYTORCH_CUDA_ALLOC_CONF": "",
+    "expandable_segments": False,
+    "garbage_collection_threshold": 0.0,
+    "max_split_size": -1,
+    "pinned_num_register_threads": 1,
+    "pinned_use_cuda_host_register": False,
+    "roundup_power2_divisions": {str(1 << power): 0 for power in range(16)},
+}
+"""What torch 2.11 has in a snapshot."""
+
+
+def recorded(text: str) -> dict[str, object]:
+    """Return the settings of a text as a snapshot has them."""
+    settings = parse_alloc_conf(text)
+    return {
+        **DEFAULTS,
+        "expandable_segments": settings.expandable,
+        "max_split_size": settings.max_split_bytes or -1,
+        "roundup_power2_divisions": {str(size >> 20): number for size, number in settings.power2_divisions},
+    }
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "expandable_segments:True,max_split_size_mb:128",
+        "roundup_power2_divisions:4",
+        "roundup_power2_divisions:[256:1,512:2,1024:4,>:8]",
+        "roundup_power2_divisions:[256:2,>:8]",
+        "roundup_power2_divisions:[1:2,4:8]",
+    ],
+)
+def test_recorded_settings_are_written_as_users_write_them(text: str) -> None:
+    assert alloc_conf_text(recorded(text)) == text
+
+
+def test_defaults_are_not_listed() -> None:
+    assert alloc_conf_text(DEFAULTS) == alloc_conf_text({}) == "default"
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=16))
+def test_divisions_are_read_back_as_they_were(numbers: list[int]) -> None:
+    divisions = {str(1 << power): number for power, number in enumerate(numbers)}
+    text = alloc_conf_text({"roundup_power2_divisions": divisions})
+    found = parse_alloc_conf(text).power2_divisions
+    assert [number for _, number in found][: len(numbers)] == numbers

@@ -291,6 +291,20 @@ def test_a_run_that_is_not_whole_is_said(runs: Path, tmp_path: Path, status: str
     assert any(note.startswith(f"part {said}") for note in json.loads(result.stdout)["notes"])
 
 
+@pytest.mark.parametrize(
+    ("ended", "said"), [({"exit_status": 1}, "exit status 1"), ({"exit_status": 143, "signal": 15}, "SIGTERM")]
+)
+def test_a_program_that_failed_is_said(runs: Path, tmp_path: Path, ended: dict[str, int], said: str) -> None:
+    shutil.copytree(runs / "one.ledger", tmp_path / "failed.ledger")
+    place = tmp_path / "failed.ledger" / "manifest.json"
+    write_json(place, read_json(place) | ended)
+    note = f"failed ended with {said}. Its values are those until then."
+    against = ("--against", runs / "one")
+    assert note in json.loads(ask("check", place.parent, *against, "--json").stdout)["notes"]
+    assert note in json.loads(ask("diff", runs / "one", place.parent, "--json").stdout)["notes"]
+    assert note not in json.loads(ask("check", runs / "one", *against, "--json").stdout)["notes"]
+
+
 @pytest.mark.parametrize("words", [("--junit",), ("--markdown",)])
 def test_a_file_that_cannot_be_written_is_named(runs: Path, words: tuple[str, ...]) -> None:
     result = ask("check", runs / "one", "--against", runs / "one", *words, "/proc/gpuledger.out")

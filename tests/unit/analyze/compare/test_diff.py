@@ -35,6 +35,7 @@ from gpuledger.model.run import KeptRank, Run, read_run, write_table
 from gpuledger.model.run_directory import write_json
 from gpuledger.report.base.terminal import Terminal
 from gpuledger.report.text.diff_text import head_rows
+from gpuledger.services.runs import diff
 from gpuledger.units import format_bytes
 
 
@@ -155,12 +156,22 @@ def test_what_cannot_be_compared_is_said(runs: Path, tmp_path: Path) -> None:
     )
     shutil.copytree(runs / "one.ledger", tmp_path / "new.ledger")
     write_json(tmp_path / "new.ledger" / "manifest.json", {"schema_version": 0, "status": "running"})
-    new = changed(tmp_path / "new.ledger", torch_version="2.12.0", allocator_settings={"max_split_size_mb": 20})
+    new = changed(tmp_path / "new.ledger", torch_version="2.12.0", allocator_settings={"max_split_size": 20 << 20})
     said = diff_runs(read_run(runs / "one.ledger"), new).notes
     assert "new is still being written. Its values are those so far." in said
     assert "Schema versions differ: one has 1, new has 0." in said
     assert "Torch differs: 2.11.0 before, 2.12.0 after." in said
-    assert "Allocator settings differs: none before, max_split_size_mb=20 after." in said
+    assert "Allocator settings differ: default before, max_split_size_mb:20 after." in said
+
+
+def test_reserved_memory_is_compared_on_a_gpu_only(runs: Path, tmp_path: Path) -> None:
+    make_run(tmp_path / "larger.ledger", cuda=False, blocks=500, seed=5)
+    on_cpu = diff_runs(read_run(runs / "cpu.ledger"), read_run(tmp_path / "larger.ledger")).main
+    on_gpu = both(runs).main
+    names = [{change.key[0] for change in place.figures} for place in (on_cpu, on_gpu)]
+    assert "peak_allocated_bytes" in names[0] & names[1]
+    assert "peak_reserved_bytes" not in names[0]
+    assert "peak_reserved_bytes" in names[1]
 
 
 def test_a_figure_that_one_run_lacks_is_named_and_not_zero(runs: Path) -> None:
@@ -289,6 +300,19 @@ def test_notes_of_two_runs_with_the_same_name_are_told_apart(runs: Path, tmp_pat
         "train (before): Steps 2 and 3 only.",
         "train (after): No times.",
     )
+
+
+def test_two_ranks_of_a_run_are_compared_by_their_directories(runs: Path) -> None:
+    two, three = (runs / "four.ledger" / f"rank-{number}" for number in (2, 3))
+    found = diff(two, three)
+    (place,) = found.places
+    assert (place.before.rank, place.after.rank) == (2, 3)
+    whole = read_run(runs / "four.ledger")
+    assert place.before.metrics == diff_runs(whole, whole, rank=2).places[0].before.metrics
+    assert not [note for note in found.notes if "compared" in note]
+    assert CliRunner().invoke(main, ["diff", str(two), str(three)]).exit_code == 0
+    shown = CliRunner().invoke(main, ["show", str(two)])
+    assert (shown.exit_code, "one rank of a run" in shown.stderr) == (2, True)
 
 
 def test_a_note_of_some_ranks_names_them(runs: Path, tmp_path: Path) -> None:

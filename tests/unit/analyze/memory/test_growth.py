@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.analyze.memory.growth import FEWEST_FAILED_STEPS, FEWEST_STEPS, Trend, _has_more, rising
+from gpuledger.analyze.memory.growth import FEWEST_FAILED_STEPS, _has_more, _steps_until_full
+from gpuledger.analyze.memory.trends import FEWEST_STEPS, Trend, rising
 from gpuledger.model.flight_facts import CensusFacts, Holder, TensorGroup
 
 STEPS = np.arange(1, 201, dtype=np.float64)
@@ -105,6 +107,23 @@ def test_a_container_that_is_full_confirms_no_growth(length: int, still_grows: b
     rank: Any = SimpleNamespace(manifest=SimpleNamespace(censuses=censuses))
     trend = Trend(per_step=0.2 * MIB, since_step=10, total=40 * MIB)
     assert _has_more(rank, first, censuses[-1], trend) is still_grows
+
+
+@pytest.mark.parametrize(
+    ("references", "element_tensors", "ends"),
+    [(290, 1.0, True), (490, 2.0, True), (490, 1.0, False), (290, 0.0, False), (None, 1.0, False)],
+    ids=["all tensors", "two of each element", "twice as many tensors", "no tensors", "not counted"],
+)
+def test_a_queue_that_has_all_new_tensors_explains_what_the_allocator_adds(
+    references: int | None, element_tensors: float, ends: bool
+) -> None:
+    """Resident memory grows by 2 MiB with each element of 1 MiB: by gaps between them, or by other tensors."""
+    queue = Holder(kind="deque", length=200, more=190, content="tensor", bound=500, element_bytes=1 << 20)
+    holder = replace(queue, element_tensors=element_tensors)
+    first = CensusFacts(step=10, took_ns=1, is_complete=True, tensor_references=100)
+    last = CensusFacts(step=200, took_ns=1, is_complete=True, tensor_references=references, holder=holder)
+    rank: Any = SimpleNamespace(manifest=SimpleNamespace(censuses=(first, last)))
+    assert _steps_until_full(rank, 2 * MIB, 220) == (280 if ends else None)
 
 
 def counted(step: int, collections: int | None) -> CensusFacts:

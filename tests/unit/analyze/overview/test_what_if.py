@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 import gpuledger  # noqa: E402
 from gpuledger.analyze.overview.findings import find_findings  # noqa: E402
 from gpuledger.analyze.overview.peak_facts import PeakFacts  # noqa: E402
+from gpuledger.analyze.overview.what_if import grows_with_batch  # noqa: E402
 from gpuledger.model.run import Rank  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -159,3 +160,30 @@ def test_copies_of_weights_that_are_quantized_do_not_depend_on_the_batch(tmp_pat
             model(data)
     assert PeakFacts(rank := recording.run().rank(), -1).peak.phase == "setup"
     assert not [one for one in find_findings(rank) if one.action.startswith("halve")]
+
+
+def test_copies_of_weights_between_calls_do_not_depend_on_the_batch(tmp_path: Path) -> None:
+    first, second, data = nn.Linear(64, 64), nn.Linear(64, 64), torch.randn(16, 64)
+    with gpuledger.record(out=tmp_path / "averaged", devices="cpu", step_on="module") as recording, torch.no_grad():
+        for _ in range(3):
+            first(data)
+            mean = torch.stack([first.weight, second.weight]).mean(0).half().float()
+            first.weight.copy_(mean)
+    assert PeakFacts(rank := recording.run().rank(), -1).peak.phase == "between"
+    assert not [one for one in find_findings(rank) if one.action.startswith("halve")]
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["parts of the data", "one batch"])
+def test_data_do_not_depend_on_the_batch_if_a_batch_is_a_part_of_them(whole: bool, tmp_path: Path) -> None:
+    model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(2)))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    data = torch.randn(4096 if whole else 64, 64)
+    with gpuledger.record(out=tmp_path / "parts", devices="cpu") as recording:
+        for step in range(3):
+            batch = data[64 * step :][:64] if whole else data
+            model(batch).square().mean().backward()
+            optimizer.step()
+    facts = PeakFacts(recording.run().rank(), -1)
+    own = facts.lives.allocated_bytes == data.nbytes
+    assert (facts.of("input") & own).sum() == 1
+    assert bool((grows_with_batch(facts) & facts.of("input") & own).any()) is not whole

@@ -364,6 +364,15 @@ def test_without_steps_nothing_is_in_one() -> None:
     assert present(own_spans(journal_of([trace.part]))).step.tolist() == [0]
 
 
+def test_what_began_before_the_measured_steps_counts_for_none_and_shows_where_the_rest_is() -> None:
+    trace = Trace()
+    trace.host(f"{MODULE_RANGE}0", 100, 200)
+    trace.host("aten::linear", 110, 130)
+    trace.host("aten::relu", 150, 170)
+    trace.part.facts["times_from_ns"] = 120
+    assert places(trace.owned()) == [("host", 0, "forward", 0), ("host", 0, "forward", 4)]
+
+
 def test_steps_may_begin_with_number_1() -> None:
     trace = Trace()
     trace.later_steps = [(1, 2_000, 3_000)]
@@ -417,9 +426,14 @@ def test_scopes_are_those_of_marks_and_in_backward_of_the_node_or_of_the_call() 
     assert dict(zip(spans.start_ns.tolist(), spans.scope_id.tolist(), strict=True)) == found
 
 
-def test_a_node_is_of_the_thread_that_made_it_and_of_any_if_that_is_unknown() -> None:
-    """Threads number their operators alike. A node's number is its maker's and not one of the thread that runs it."""
+@pytest.mark.parametrize(("all_threads", "unknown"), [(False, 2), (True, -1)])
+def test_a_node_is_of_the_thread_that_made_it_and_of_any_if_that_is_unknown(all_threads: bool, unknown: int) -> None:
+    """Threads number their operators alike. A node's number is its maker's and not one of the thread that runs it.
+
+    If all threads are recorded, one without events has made its nodes before the profile.
+    """
     trace = Trace()
+    trace.part.facts["times_of_all_threads"] = all_threads
     for start, lane, module in ((0, MAIN, 0), (100, OTHER, 1)):
         trace.host(f"{MODULE_RANGE}{module}", start, start + 50, lane=lane)
         trace.host("aten::mm", start + 10, start + 20, sequence=5, lane=lane)
@@ -433,7 +447,7 @@ def test_a_node_is_of_the_thread_that_made_it_and_of_any_if_that_is_unknown() ->
         at = 300 + 20 * number
         trace.host(f"{NODE}MmBackward0", at, at + 10, sequence=5, lane=ENGINE, made_by=made_by)
         trace.device("kernel", at + 500, at + 505, trace.host("aten::mm", at + 1, at + 9, lane=ENGINE))
-    assert [module for _, module, *_ in places(trace.owned())] == [0, 1, 2, 2, 2]
+    assert [module for _, module, *_ in places(trace.owned())] == [0, 1, 2, 2, unknown]
 
 
 def test_an_operator_with_a_gradient_is_forward_only_after_a_model_was_called() -> None:

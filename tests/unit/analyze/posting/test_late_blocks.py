@@ -211,11 +211,36 @@ def with_own_stacks(journal: Journal, stacks: list[int], *, of_events: bool = Fa
     return replace(journal, tables=tables)
 
 
-PLANTED = [("/work/train.py", 7, "keep"), ("/work/train.py", 70, "<module>")]
+@pytest.mark.parametrize("kind", ["weight", "optimizer_state"])
+@pytest.mark.parametrize("prefix", ["", "sharded_"])
+def test_what_a_training_keeps_is_known_by_its_address_beside_allocations_of_the_step(
+    kind: str, prefix: str, tmp_path: Path
+) -> None:
+    """Whole or sharded: weights and states stay where they are, while other blocks are allocated after them."""
+    journal, history = recorded("gpt2", tmp_path)
+    lives, owners = history.lives, history.owners
+    kept = np.flatnonzero((owners.category == CATEGORIES.index(kind)) & (lives.free_requested_index == NEVER))[:20]
+    owners.category[kept] = CATEGORIES.index(prefix + kind)
+    failing = failing_with(journal, np.full(4, 3 << 30), history)
+    blocks = table(
+        "failure_blocks",
+        **{"failure_id": 0, "device_idx": history.device_idx, "segment_address": 0, "state": 1},
+        **{"address": lives.address[kept], "bytes": lives.requested_bytes[kept]},
+        requested_bytes=lives.requested_bytes[kept],
+    )
+    failing = replace(failing, tables={**failing.tables, "failure_blocks": blocks})
+    found = find_owners_of_late_blocks(failing, history, failing.facts["oom"][0], np.arange(kept.size))
+    assert kept.size
+    assert (found.known_by == BY_ADDRESS).all()
+    assert (found.category == CATEGORIES.index(prefix + kind)).all()
+    assert found.module_id.tolist() == owners.module_id[kept].tolist()
+
+
+PLANTED = [("/home/user/train.py", 7, "keep"), ("/home/user/train.py", 70, "<module>")]
 OTHER_WAY = [
     ("/usr/lib/python3/dist-packages/torch/functional.py", 1, "stack"),
     *PLANTED[:1],
-    ("/work/other.py", 1, "f"),
+    ("/home/user/other.py", 1, "f"),
 ]
 OF_AUTOGRAD = [("/usr/lib/python3/dist-packages/torch/autograd/graph.py", 1, "_engine_run_backward"), *PLANTED]
 
@@ -282,7 +307,7 @@ def test_an_order_of_one_size_needs_a_stack_that_confirms_it(tmp_path: Path) -> 
     """A larger batch has failed in forward, where all blocks have one size. The stack of the input is its own."""
     journal, history = recorded("lstm", tmp_path)
     mine = last_step(history)[:6]
-    journal.stacks.extend([PLANTED, [("/work/other.py", 1, "f")]])
+    journal.stacks.extend([PLANTED, [("/home/user/other.py", 1, "f")]])
     recorded_line, other_line = len(journal.stacks) - 2, len(journal.stacks) - 1
     history.lives.requested_bytes[mine] = 1 << 20
     history.owners.stack_id[mine] = recorded_line
@@ -309,7 +334,7 @@ def test_a_step_like_one_of_which_all_stacks_were_taken_has_its_lines(tmp_path: 
     journal, history = recorded("lstm", tmp_path)
     history = history if has_blocks else without_blocks(history)
     own = len(journal.stacks)
-    journal.stacks.extend([("/work/late.py", line, "late")] for line in range(6))
+    journal.stacks.extend([("/home/user/late.py", line, "late")] for line in range(6))
     sizes = np.array([(3 + number) << 20 for number in range(6)] * 2)
     failing = with_own_stacks(failing_with(journal, sizes, history), list(range(own, own + 6)), of_events=True)
     counted = failing.tables["step_memory"]

@@ -242,6 +242,17 @@ def test_one_reading_and_no_bytes_can_be_drawn(tmp_path: Path) -> None:
     assert figure_of(build_series([sampled(tmp_path, "none", [0, 0, 0])])[0]).axes
 
 
+def test_nothing_is_drawn_between_two_samples_that_was_not_measured(tmp_path: Path) -> None:
+    few = figure_of(build_series([sampled(tmp_path, "few", [0, 4, 1])])[0]).axes[0]
+    (line,) = [line for line in few.lines if line.get_gid() == "data"]
+    assert (line.get_drawstyle(), line.get_marker()) == ("steps-post", ".")
+    (area,) = few.collections
+    heights = {round(float(y), 6) for path in area.get_paths() for _, y in path.vertices}
+    assert heights == {0.0, 4.0, 1.0}, "no slope: each corner has a value that was read"
+    many = figure_of(build_series([sampled(tmp_path, "many", [float(n % 7) for n in range(500)])])[0]).axes[0]
+    assert [line.get_marker() for line in many.lines if line.get_gid() == "data"] == ["None"]
+
+
 def test_hostile_names_reach_the_picture_as_text(tmp_path: Path) -> None:
     name = "$x^2$ <svg onload=x>&\u202e\U0001f525"
     figure = figure_of(build_series([sampled(tmp_path, name)])[0])

@@ -38,7 +38,8 @@ from gpuledger.report.base.terminal import Terminal
 from gpuledger.report.html.payload import REPORT_PARTS, build_payload
 from gpuledger.report.text.run_summary import run_summary_lines
 from gpuledger.report.text.show_text import TableOptions, show_lines
-from gpuledger.units import format_bytes
+from gpuledger.report.text.tables import imbalance_line
+from gpuledger.units import format_bytes, format_frac
 
 PARTS = {name for name, part in vars(DeviceView).items() if isinstance(part, cached_property)}
 
@@ -220,6 +221,18 @@ ANALYSES = {
         "find_peak",
     ),
 }
+
+
+def test_the_mean_of_many_ranks_is_that_of_all(tmp_path: Path) -> None:
+    view = build_view(load_run(tmp_path / "run.ledger", blocks=60, modules=6, ranks=12))
+    assert view.rank_set is not None
+    assert view.imbalance is not None
+    peaks = [line.recorded_peak_allocated_bytes for line in view.rank_set.lines]
+    assert (len(peaks), len(view.devices)) == (12, 8)
+    assert view.imbalance.mean_bytes == sum(peaks) / 12
+    share = format_frac(max(peaks) * 12 / sum(peaks) - 1)
+    said = f"has the highest peak, {format_bytes(max(peaks))}, {share} above the mean of "
+    assert said in imbalance_line(view.imbalance)
 
 
 @pytest.mark.parametrize("room", ["base", "text", "json", "html"])

@@ -62,7 +62,8 @@ class FailedState:
     the allocated bytes with a known category. ``line_known_bytes`` are of blocks with a Python stack of their own, or
     of recorded steps. ``line_inferred_bytes`` are of blocks with the line of another block, by order or size. The line
     of the rest is not known. ``private_bytes`` are allocated in private pools, ``unused_segments_bytes`` are those of
-    segments without a block in use, which emptying the cache gives back.
+    segments without a block in use, which emptying the cache gives back. ``data_bytes`` are those of a whole data set,
+    of which batches are parts.
     """
 
     reserved_bytes: int
@@ -77,6 +78,7 @@ class FailedState:
     lines: dict[str, int] = field(default_factory=dict)
     line_known_bytes: int = 0
     line_inferred_bytes: int = 0
+    data_bytes: int = 0
 
 
 NOTHING = FailedState(0, 0, 0, {}, {}, 1.0, FreeBytes(), 0)
@@ -96,7 +98,7 @@ def read_failed_state(rank: Rank, failure: FailedAllocation) -> FailedState | No
     if failure.failure_id is None:
         return nothing
     names = ("failure_id", "device_idx", "segment_address", "address", "allocated_bytes", "module_id", "stack_id")
-    table = rank.table("failure_blocks", (*names, "state", "category", "known_by"))
+    table = rank.table("failure_blocks", (*names, "state", "category", "phase", "known_by"))
     ids = table.column("failure_id").to_numpy(zero_copy_only=False)
     mine = np.flatnonzero(ids == failure.failure_id)
     if not mine.size:
@@ -108,8 +110,8 @@ def read_failed_state(rank: Rank, failure: FailedAllocation) -> FailedState | No
     )
     held, idle = state == "allocated", state == "inactive"
     categories, modules = Counter[str](), Counter[str]()
-    words, known_by = (
-        np.array(table.column(name).to_pylist(), dtype=object)[mine] for name in ("category", "known_by")
+    words, phases, known_by = (
+        np.array(table.column(name).to_pylist(), dtype=object)[mine] for name in ("category", "phase", "known_by")
     )
     numbers, stacks = (
         np.array([-1 if one is None else one for one in table.column(name).to_pylist()])[mine]
@@ -118,6 +120,7 @@ def read_failed_state(rank: Rank, failure: FailedAllocation) -> FailedState | No
     for word, number, bytes_ in zip(words[held], numbers[held].tolist(), size[held].tolist(), strict=True):
         categories[word or UNKNOWN] += bytes_
         modules[str(number)] += bytes_
+    is_data = held & (words == "input") & (phases == "setup") & has_resident_data(rank)
     segments = _segments(rank, failure.failure_id)
     lines, line_bytes = _line_bytes(rank, stacks[held], size[held], known_by[held])
     total = int(size[held].sum())
@@ -130,6 +133,7 @@ def read_failed_state(rank: Rank, failure: FailedAllocation) -> FailedState | No
         categories=dict(categories.most_common()),
         modules={module_path(rank, int(number)): bytes_ for number, bytes_ in modules.most_common() if number != "-1"},
         known_frac=1 - categories[UNKNOWN] / total if total else 1.0,
+        data_bytes=int(size[is_data].sum()),
         free=_free_bytes(failure.tried_bytes or 0, free, segments),
         private_bytes=int(size[held & private].sum()),
         lines=lines,
@@ -202,3 +206,8 @@ def _free_bytes(tried_bytes: int, blocks: list[_Free], segments: dict[int, _Segm
         *(totals["stream"], totals["private"], totals["size"]),
         *(sum(tails), max(tails, default=0), len(tails)),
     )
+
+
+def has_resident_data(rank: Rank) -> bool:
+    """Return whether batches are parts of a whole data set, which is an input of the setup."""
+    return bool(rank.manifest.inputs and rank.manifest.inputs.is_part)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpuledger.analyze.memory.growth import FEWEST_STEPS
+from gpuledger.analyze.memory.trends import FEWEST_STEPS
 from gpuledger.units import format_bytes, format_frac
 
 if TYPE_CHECKING:

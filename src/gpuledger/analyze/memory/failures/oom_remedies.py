@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from gpuledger.analyze.memory.failures.oom_cause import Evidence
 
 _OF_THE_BATCH = ("activation", "activation_gradient", "temporary", "input", "cache")
+_WEIGHTS, _GRADIENTS = ("weight", "sharded_weight"), ("gradient", "sharded_gradient")
+_STATES = "optimizer_state", "sharded_optimizer_state"
 _SMALLER = "halve the batch size or the length of sequences"
 _IN_PARTS = "process the input in two parts"
 """Instead of a smaller batch, if the input has no dimension of a batch."""
@@ -98,7 +100,9 @@ def _smaller(evidence: Evidence, unreserved: int) -> list[Remedy]:
 def _saving(evidence: Evidence, change: SmallerBlocks) -> int:
     """Return the bytes that a change frees. The replay alone knows which blocks are too small."""
     by_block = 0 if evidence.replay is None else evidence.replay.saved_bytes(change)
-    whole = sum(size - change.left_bytes(size, name) for name, size in evidence.state.categories.items())
+    sizes = dict(evidence.state.categories)
+    sizes["input"] = sizes.get("input", 0) - evidence.state.data_bytes
+    whole = sum(size - change.left_bytes(size, name) for name, size in sizes.items())
     return by_block or whole
 
 
@@ -116,15 +120,15 @@ def _changes(evidence: Evidence) -> list[tuple[str, SmallerBlocks]]:
     }
     if _has_large_states(evidence):
         least_bytes = LEAST_ELEMENTS * evidence.number_bytes
-        changes["use 8-bit optimizer states"] = SmallerBlocks({"optimizer_state": SHARE}, least_bytes)
+        changes["use 8-bit optimizer states"] = SmallerBlocks(dict.fromkeys(_STATES, SHARE), least_bytes)
     return [(action, change) for action, change in changes.items() if any(map(sizes.get, change.shares))]
 
 
 def _has_large_states(evidence: Evidence) -> bool:
     """Return whether there is an optimizer that can have 8-bit states, and does not have them, or less, already."""
     sizes = evidence.state.categories
-    weights = max(sizes.get("weight", 0), sizes.get("gradient", 0)) / evidence.number_bytes
-    state_bytes = sizes.get("optimizer_state", 0)
+    held = [sum(sizes.get(one, 0) for one in some) for some in (_WEIGHTS, _GRADIENTS, _STATES)]
+    weights, state_bytes = max(held[:2]) / evidence.number_bytes, held[2]
     if evidence.optimizers and not any(map(has_8_bit_form, evidence.optimizers)):
         return False
     return not weights or SMALL_BYTES * weights < state_bytes <= LARGE_BYTES * weights

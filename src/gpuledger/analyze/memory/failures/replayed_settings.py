@@ -11,6 +11,7 @@ import numpy as np
 from gpuledger.analyze.allocator.alloc_conf import CANDIDATES, parse_alloc_conf
 from gpuledger.analyze.allocator.allocator import CachingAllocator
 from gpuledger.analyze.allocator.pools import AllocatorLimits, OutOfMemoryError
+from gpuledger.analyze.memory.failures.failed_request import has_resident_data
 from gpuledger.errors import UsageError
 from gpuledger.units import format_bytes
 
@@ -53,7 +54,8 @@ class Verdict:
 class _Replayed:
     """The events to replay: ``(address, bytes or -1 to free, stream)``, after the blocks that were alive before.
 
-    ``live`` are the blocks in use at the error, with their bytes without rounding and their categories, by address.
+    ``live`` are the blocks in use at the error, with their bytes without rounding and their categories, by address. A
+    whole data set has none: it does not get smaller with the batch.
     ``capacity_bytes`` is what the process may reserve, None if unknown.
     """
 
@@ -190,9 +192,8 @@ def _fits(replayed: _Replayed, alloc_conf: str) -> bool | None:
 
 def _read(rank: Rank, failure: FailedAllocation) -> _Replayed | None:
     """Return what to replay; None if the size of the request or the memory in use was not recorded."""
-    blocks = _rows(
-        rank, "failure_blocks", failure, ("segment_address", "address", "requested_bytes", "state", "category")
-    )
+    names = ("segment_address", "address", "requested_bytes", "state", "category", "phase")
+    blocks = _rows(rank, "failure_blocks", failure, names)
     segments = _rows(rank, "failure_segments", failure, ("address", "bytes", "stream"))
     if not (blocks and failure.tried_bytes):
         return None
@@ -205,7 +206,8 @@ def _read(rank: Rank, failure: FailedAllocation) -> _Replayed | None:
     live: dict[int, tuple[int, str]] = {}
     for row in blocks:
         if row["state"] == "allocated":
-            live[row["address"]] = row["requested_bytes"], row["category"] or ""
+            is_data = (row["category"], row["phase"]) == ("input", "setup") and has_resident_data(rank)
+            live[row["address"]] = row["requested_bytes"], "" if is_data else row["category"] or ""
             if row["address"] not in made:
                 before.setdefault(row["address"], (row["requested_bytes"], stream_of.get(row["segment_address"], 0)))
     reserved = sum(row["bytes"] for row in segments)

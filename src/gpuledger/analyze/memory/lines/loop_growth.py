@@ -12,14 +12,13 @@ from gpuledger.analyze.memory.growth import FEWEST_FAILED_STEPS
 from gpuledger.analyze.memory.lifetimes import I64, Lives, distinct_numbers, read_labels, read_lives, read_numbers
 from gpuledger.analyze.memory.lines.loops import find_iterations
 from gpuledger.analyze.memory.lines.source_lines import line_texts, read_stacks
+from gpuledger.model.accounts import ONE_OF_EACH_WEIGHT
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gpuledger.model.run import Rank
 
-_LASTING = ("weight", "buffer", "gradient", "optimizer_state")
-"""Categories of what a loop makes once for each layer or weight."""
 _CALLS = ("forward", "evaluation")
 _MOST_FRAC = 0.9
 """Share of the iterations that must keep something, and in which a module must allocate."""
@@ -92,7 +91,7 @@ def _growth(rank: Rank, device_idx: int, index: int, begins: I64, line: str, *, 
     if is_of_calls and not _call_same_modules(rank, lives, iteration, is_inside, count):
         return None
     codes, words = read_labels(rank, "blocks", "category", device_idx)
-    lasting = [words.index(word) for word in _LASTING if word in words]
+    lasting = [words.index(word) for word in ONE_OF_EACH_WEIGHT if word in words]
     is_kept = is_inside & lives.allocated_at(index) & ~np.isin(codes, lasting)
     kept = np.bincount(iteration[is_kept], weights=lives.requested_bytes[is_kept], minlength=count)
     parts = np.array([part.sum() for part in np.array_split(kept, _PARTS)])

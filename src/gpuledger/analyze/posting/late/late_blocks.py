@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from gpuledger.analyze.posting.late.kept_allocations import KeptAllocations, own_stacks, read_kept_allocations
 from gpuledger.analyze.posting.late.step_orders import StepMatch, match_step
 from gpuledger.analyze.posting.replay import NEVER
-from gpuledger.model.accounts import CATEGORIES, Phase
+from gpuledger.model.accounts import CATEGORIES, LASTING_CATEGORIES, Phase
 from gpuledger.model.journal.journal import REASONS
 from gpuledger.model.journal.reading import Journal
 from gpuledger.model.source_files import is_framework
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 I64 = NDArray[np.int64]
 BY_ADDRESS, BY_ORDER, BY_SIZE, BY_STACK = range(4)
-_LASTING = [CATEGORIES.index(name) for name in ("weight", "buffer", "optimizer_state") if name in CATEGORIES]
+_LASTING = [CATEGORIES.index(name) for name in LASTING_CATEGORIES]
 _WITH_STACKS_FRAC = 0.5
 """Share of a step's allocations that must have stacks of their own, for other steps to be compared with it.
 

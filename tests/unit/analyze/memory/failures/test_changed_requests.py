@@ -36,8 +36,10 @@ TRAINING: list[Event] = [
 ]
 
 
-def replay_of(events: list[Event], tried: int, capacity: int, *, cut: bool = False) -> FailureReplay:
-    """Return the replay of an error. ``cut`` leaves the events out."""
+def replay_of(
+    events: list[Event], tried: int, capacity: int, *, cut: bool = False, is_part: bool = False
+) -> FailureReplay:
+    """Return the replay of an error. ``cut`` leaves the events out; ``is_part``: batches are parts of the input."""
     freed = {number for action, number, *_ in events if action != "alloc"}
     live = [event for event in events if event[1] not in freed]
     rows = {
@@ -49,6 +51,7 @@ def replay_of(events: list[Event], tried: int, capacity: int, *, cut: bool = Fal
                 "requested_bytes": round(size * MIB),
                 "state": "allocated",
                 "category": category,
+                "phase": "setup" if category == "input" else "forward",
             }
             for _, number, size, category in live
         ],
@@ -69,7 +72,8 @@ def replay_of(events: list[Event], tried: int, capacity: int, *, cut: bool = Fal
                              "free_requested_index", "free_requested_ns")
             }
         )  # fmt: skip
-    rank: Any = SimpleNamespace(table=lambda name, columns: tables[name].select(list(columns)))
+    manifest = SimpleNamespace(inputs=SimpleNamespace(is_part=is_part))
+    rank: Any = SimpleNamespace(table=lambda name, columns: tables[name].select(list(columns)), manifest=manifest)
     return FailureReplay(rank, failure(tried))
 
 
@@ -78,20 +82,25 @@ def failure(tried: int, **changed: Any) -> FailedAllocation:
     return FailedAllocation(device_idx=0, failure_id=0, step=9, **{**sizes, **changed})
 
 
-def remedies(tried: int = 60, *, cut: bool = False, gpus: Any = (), **changed: Any) -> dict[str, Remedy]:
+def remedies(
+    tried: int = 60, *, cut: bool = False, gpus: Any = (), is_sharded: bool = False, **changed: Any
+) -> dict[str, Remedy]:
     """Return the remedies of a training in a GPU of 400 MiB, by their action."""
-    sizes = {"activation": 240 * MIB, "optimizer_state": 120 * MIB, "weight": 60 * MIB}
+    prefix = "sharded_" if is_sharded else ""
+    sizes = {"activation": 240 * MIB, f"{prefix}optimizer_state": 120 * MIB, f"{prefix}weight": 60 * MIB}
     state = FailedState(400 * MIB, 360 * MIB, 30, sizes, {}, 1.0, FreeBytes(), 0)
     of_evidence = {name: changed.pop(name) for name in ("optimizers", "state", "has_batch") if name in changed}
-    replay = replay_of(TRAINING, tried, 400, cut=cut)
+    training = [(*one[:3], prefix + one[3] if one[3] == "optimizer_state" else one[3]) for one in TRAINING]
+    replay = replay_of(training, tried, 400, cut=cut)
     evidence = Evidence(
         failure(tried, **changed), state, 400 * MIB, None, None, (), None, replay, gpus=gpus
     )  # fmt: skip
     return {one.action: one for one in find_remedies(replace(evidence, **of_evidence))}
 
 
-def test_each_change_of_a_training_is_replayed() -> None:
-    found = remedies()
+@pytest.mark.parametrize("is_sharded", [False, True])
+def test_each_change_of_a_training_is_replayed(is_sharded: bool) -> None:
+    found = remedies(is_sharded=is_sharded)
     assert [found[name].fits for name in (HALVE, CHECKPOINT, EIGHT_BITS)] == [True, True, True]
     assert [found[name].saving_bytes // MIB for name in (HALVE, CHECKPOINT, EIGHT_BITS)] == [120, 192, 90]
     assert [found[name].note for name in (HALVE, CHECKPOINT, EIGHT_BITS)] == [""] * 3
@@ -172,3 +181,15 @@ def test_8_bit_states_are_advised_for_states_of_their_size(state_mib: int, advis
     sizes = {"weight": 60 * MIB, "optimizer_state": state_mib * MIB}
     state = FailedState(400 * MIB, 360 * MIB, 30, sizes, {}, 1.0, FreeBytes(), 0)
     assert (EIGHT_BITS in remedies(state=state)) is advised
+
+
+@pytest.mark.parametrize(("is_part", "saved"), [(True, 30), (False, 80)])
+def test_a_whole_data_set_does_not_get_smaller_with_the_batch(is_part: bool, saved: int) -> None:
+    events: list[Event] = [("alloc", 0, 100, "input"), ("alloc", 1, 60, "activation")]
+    halved = SmallerBlocks({"input": 0.5, "activation": 0.5})
+    assert replay_of(events, 60, 200, is_part=is_part).saved_bytes(halved) == saved * MIB
+    sizes = {"input": 100 * MIB, "activation": 60 * MIB}
+    data_bytes = 100 * MIB if is_part else 0
+    state = FailedState(200 * MIB, 160 * MIB, 2, sizes, {}, 1.0, FreeBytes(), 0, data_bytes=data_bytes)
+    found = find_remedies(Evidence(failure(60), state, 400 * MIB, None, None, (), None))
+    assert {one.action: one.saving_bytes for one in found}[HALVE] == saved * MIB
