@@ -16,6 +16,12 @@ them all.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 
 class GpuLedgerError(Exception):
     """A failure: a message in one line, and a hint with the next step if there is one."""
@@ -67,3 +73,12 @@ class BudgetExceededError(GpuLedgerError):
     """A limit is exceeded, for example that of ``--require-fit`` or of a limits file."""
 
     exit_code = 5
+
+
+@contextmanager
+def in_option(option: str) -> Iterator[None]:
+    """Put the name of an option first in the message of a usage error, as in ``--fit 'lots': expected a size``."""
+    try:
+        yield
+    except UsageError as error:
+        raise UsageError(f"{option} {error.message}", hint=error.hint) from error

@@ -35,35 +35,47 @@ def format_bytes(value_bytes: float | None, decimals: int = 1) -> str:
     return f"{sign}{size:.{decimals if unit else 0}f} {_BYTE_UNITS[unit]}"
 
 
-def format_ns(value_ns: float | None) -> str:
-    """Return nanoseconds as text with three or four significant digits, ``17.84 ms``; ``n/a`` for None."""
+def format_ns(value_ns: float | None, half_ns: float | None = None) -> str:
+    """Return nanoseconds as text with three or four significant digits, ``17.84 ms``; ``n/a`` for None.
+
+    With ``half_ns``, half an interval, both have the unit of the value: ``17.84 ± 0.20 ms``.
+    """
     if value_ns is None:
         return MISSING
-    size, sign = abs(float(value_ns)), "-" if value_ns < 0 else ""
-    for unit, unit_ns in (("ns", 1), ("µs", 1_000), ("ms", 1_000_000)):
-        if round(size / unit_ns, 2) < 1_000:
-            return f"{sign}{size / unit_ns:.{0 if unit == 'ns' else 2}f} {unit}"
-    if round(size / 10**9, 2) < 120:
-        return f"{sign}{size / 10**9:.2f} s"
-    if round(size / (60 * 10**9), 2) < 120:
-        return f"{sign}{size / (60 * 10**9):.2f} min"
-    return f"{sign}{size / (3_600 * 10**9):.2f} h"
+    size = abs(float(value_ns))
+    below = {"ns": 1_000, "µs": 1_000, "ms": 1_000, "s": 120, "min": 120}
+    unit = next((unit for unit, most in below.items() if round(size / _TIME_UNITS_NS[unit], 2) < most), "h")
+    return _in_unit(value_ns, half_ns, unit, _TIME_UNITS_NS[unit], 0 if unit == "ns" else 2)
 
 
-def format_seconds(value_s: float | None) -> str:
+def format_seconds(value_s: float | None, half_s: float | None = None) -> str:
     """Return seconds as text, as :func:`format_ns` does."""
-    return format_ns(None if value_s is None else value_s * 1e9)
+    return format_ns(None if value_s is None else value_s * 1e9, None if half_s is None else half_s * 1e9)
 
 
-def format_joules(value_j: float | None) -> str:
-    """Return joules as text with three or four significant digits, ``251.00 J``, ``3.20 kJ``; ``n/a`` for None."""
+def format_joules(value_j: float | None, half_j: float | None = None) -> str:
+    """Return joules as text with three or four significant digits, ``251.00 J``, ``3.20 kJ``; ``n/a`` for None.
+
+    With ``half_j``, half an interval, both have the unit of the value: ``1.600 ± 0.007 J``.
+    """
     if value_j is None:
         return MISSING
-    size, sign = abs(float(value_j)), "-" if value_j < 0 else ""
-    for unit in ("µJ", "mJ", "J", "kJ"):
-        if round(size / _JOULE_UNITS_J[unit], 2) < 1_000:
-            return f"{sign}{size / _JOULE_UNITS_J[unit]:.2f} {unit}"
-    return f"{sign}{size / _JOULE_UNITS_J['MJ']:.2f} MJ"
+    size = abs(float(value_j))
+    unit = next((unit for unit in ("µJ", "mJ", "J", "kJ") if round(size / _JOULE_UNITS_J[unit], 2) < 1_000), "MJ")
+    return _in_unit(value_j, half_j, unit, _JOULE_UNITS_J[unit], 2)
+
+
+def _in_unit(value: float, half: float | None, unit: str, factor: float, decimals: int) -> str:
+    """Return an amount in a unit, with decimals of which the last that ``half`` needs is the last."""
+    if half is None:
+        return f"{value / factor:.{decimals}f} {unit}"
+    shown = decimals_for(half / factor, decimals)
+    return f"{value / factor:.{shown}f} ± {half / factor:.{shown}f} {unit}"
+
+
+def decimals_for(half: float, least: int) -> int:
+    """Return how many decimals show a digit of ``half``, and at least ``least``; that many if six show none."""
+    return next((decimals for decimals in range(least, 7) if abs(half) * 10**decimals >= 1), least)
 
 
 def format_frac(value_frac: float | None, decimals: int = 1) -> str:

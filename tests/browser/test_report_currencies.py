@@ -96,7 +96,7 @@ def test_joules_close_on_the_counter(opened: Opened) -> None:
     assert "63.7 samples/s at batch 16" in opened.text('[data-card="step_time_ns"]')
     opened.page.click('[data-card="step_energy_j"]')
     assert "metric=energy" in opened.state
-    assert opened.text("#instant-bytes") == "100.00 J ± 2.00 J"
+    assert opened.text("#instant-bytes") == "100.00 ± 2.00 J"
     assert "base power 120 W" in opened.text("#instant-where")
     opened.page.select_option("#group", "account")
     assert "all rows 100.00 J, 100.0 % of the step" in opened.text("#table-count")
@@ -117,9 +117,7 @@ def test_time_is_copied_with_its_unit(opened: Opened) -> None:
 
 
 def test_bars_and_power_stand_with_the_rest(opened: Opened, times: TimeBreakdown) -> None:
-    assert opened.page.locator("#bars figure").count() == 3
     assert "energy pass" in opened.text("#windows-body")
-    assert format_ns(times.idle_ns) in opened.text("#bars")
     assert "at most 600 W" in opened.text("#power-value")
     picture = "document.querySelector('#power canvas').toDataURL()"
     recorded = opened.page.evaluate(picture)
@@ -137,6 +135,32 @@ def test_bars_and_power_stand_with_the_rest(opened: Opened, times: TimeBreakdown
     opened.page.mouse.click(box["x"] + box["width"] * 0.1, box["y"] + 20)
     assert "at=" in opened.state
     assert opened.complaints == []
+
+
+def test_the_bars_have_one_legend_with_every_colour_once(opened: Opened, times: TimeBreakdown) -> None:
+    assert opened.page.locator("#bars figure").count() == 3
+    color = "node => getComputedStyle(node).backgroundColor"
+    rows = opened.page.locator("#parts-body tr").all()
+    legend = {row.locator(".swatch").evaluate(color): row.locator("th").inner_text() for row in rows}
+    assert len(legend) == len(rows), "two parts have the same colour"
+    pieces = [
+        (one.evaluate(color), one.get_attribute("data-tip") or "")
+        for one in opened.page.locator("#bars .split > span").all()
+    ]
+    assert [tip for shown, tip in pieces if not tip.startswith(f"{legend[shown]}: ")] == []
+    idle = opened.page.locator("#parts-body tr", has_text="idle").inner_text()
+    assert idle.count(format_ns(times.idle_ns)) == 2, "by part and by kind"
+    assert opened.text("#bars-section h2") == "Time and energy of one step"
+
+
+def test_a_piece_too_narrow_for_its_name_does_not_show_a_part_of_it(opened: Opened) -> None:
+    inside = """name => {
+        const [piece, box] = [name.parentElement, name].map((one) => one.getBoundingClientRect());
+        return [box.top < piece.bottom, box.right <= piece.right + 0.5];
+    }"""
+    shown = [name.evaluate(inside) for name in opened.page.locator(".piece-name").all()]
+    assert [True, True] in shown
+    assert [True, False] not in shown
 
 
 def test_a_narrow_window_needs_no_sideways_scroll(open_report: Callable[..., Opened], run: Run) -> None:
@@ -172,3 +196,13 @@ def test_a_step_time_says_whether_it_is_a_mean(
     opened = open_report(ledger=load_timed(tmp_path / "run.ledger", blocks=50).path)
     first = opened.page.locator('[data-card="step_time_ns"] .card-line').first
     assert first.inner_text() == line
+
+
+def test_bars_keep_their_colours_on_paper(open_report: Callable[..., Opened], tmp_path: Path) -> None:
+    opened = open_report(ledger=load_timed(tmp_path / "run.ledger", blocks=300).path)
+    opened.page.emulate_media(media="print")
+    style = "node => [getComputedStyle(node).backgroundColor, getComputedStyle(node).printColorAdjust]"
+    pieces = [piece.evaluate(style) for piece in opened.page.locator("#bars .split span, .swatch").all()]
+    opened.page.emulate_media(media="screen")
+    assert len(pieces) > 10
+    assert {adjust for _, adjust in pieces} == {"exact"}, "browsers leave backgrounds out of what they print"

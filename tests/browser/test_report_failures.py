@@ -69,6 +69,17 @@ def test_the_map_has_a_bar_for_each_segment_in_the_colors_of_the_legend(browser:
     page.close()
 
 
+def test_a_long_setting_does_not_widen_a_narrow_page(browser: Browser, tmp_path: Path) -> None:
+    page = browser.new_page(viewport={"width": 420, "height": 800})
+    report = tmp_path / "oom.html"
+    report.write_text(render_html(build_view(read_run(failed_run(tmp_path / "oom.ledger")))), encoding="utf-8")
+    page.goto(report.as_uri())
+    assert "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in page.locator("#failures").inner_text()
+    assert page.evaluate("document.documentElement.scrollWidth") == 420
+    assert page.locator("#failures-section h2").inner_text() == "Out of memory"
+    page.close()
+
+
 def test_the_last_steps_are_a_table(browser: Browser, tmp_path: Path) -> None:
     page = browser.new_page()
     report = tmp_path / "oom.html"

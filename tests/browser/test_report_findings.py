@@ -46,7 +46,9 @@ def test_they_are_those_of_the_run_with_their_commands(opened: Opened, findings:
     for place, finding in enumerate(findings):
         text = items.nth(place).inner_text()
         assert finding.title in text
-        assert f"saves about {format_bytes(finding.saving_bytes)}" in text
+        word = "at most" if finding.is_upper_bound else "about"
+        assert f"saves {word} {format_bytes(finding.saving_bytes)} of {finding.saved_from}" in text
+        assert finding.saved_from in ("the peak", "reserved bytes") or not finding.is_upper_bound
         assert f"gpuledger {finding.command[0]} lstm.ledger" in text
 
 

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 from opened import Opened
 from synthetic import load_run, make_run
+from synthetic_work import TIME_STEPS, load_timed
 
 from gpuledger.analyze.memory.breakdown import break_down
 from gpuledger.analyze.memory.instant import find_peak
 from gpuledger.analyze.overview.summary import Summary, summarize
-from gpuledger.units import format_bytes, format_ns
+from gpuledger.units import format_bytes, format_ns, parse_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -343,11 +344,16 @@ def test_ranks_stand_side_by_side(open_report: Callable[..., Opened]) -> None:
     rows = opened.page.locator("#ranks-body tr")
     assert rows.count() == 3
     assert "Highest" in opened.text("#ranks-caption")
+    peaks = [parse_bytes(one) for one in opened.page.locator("#ranks-body td:nth-of-type(1)").all_inner_texts()]
+    highest = peaks.index(max(peaks))
+    assert highest != 0
+    current = opened.page.locator('#ranks-body tr[aria-current="true"] th').inner_text()
+    assert current == f"rank {highest} · cuda:0", "the page opens with the rank that `show` describes"
     first = opened.value("recorded_peak_allocated_bytes")
-    opened.page.select_option("#view", "2")
+    opened.page.select_option("#view", "0")
     assert opened.value("recorded_peak_allocated_bytes") != first
-    assert "view=2" in opened.state
-    rows.nth(0).locator("button").click()
+    assert "view=0" in opened.state
+    rows.nth(highest).locator("button").click()
     assert opened.value("recorded_peak_allocated_bytes") == first
 
 
@@ -380,6 +386,32 @@ def test_running_out_of_memory_stands_above_all(
     assert "peak </script>" in opened.text("#checks")
     assert opened.page.locator("#notes li").all_inner_texts() == ["<b>first</b>", "second"]
     assert opened.text('[data-card="notes"] .card-value') == "2"
+
+
+def test_host_memory_that_ran_out_is_the_machines(
+    open_report: Callable[..., Opened], tmp_path: Path, edit: Callable[[Path, str, object], None]
+) -> None:
+    path = make_run(tmp_path / "oom.ledger", blocks=50, modules=3, cuda=False)
+    sizes = {"tried_bytes": 2 << 50, "total_bytes": 80 << 30, "free_bytes": 1 << 30, "largest_free_bytes": None}
+    edit(path / "rank-0" / "manifest.json", "oom", [{"device_idx": -1, **sizes}])
+    opened = open_report(ledger=path)
+    assert "Out of memory: 2.0 PiB requested; the machine had 1.0 GiB free." in opened.text("#alarm")
+    assert opened.page.get_by_text("This request:").count() == 0  # nothing is known that would have let it pass
+    assert opened.complaints == []
+
+
+@pytest.mark.parametrize("source", ["Kineto", "recorder"])
+def test_operator_times_say_what_measured_them(
+    open_report: Callable[..., Opened], tmp_path: Path, edit: Callable[[Path, str, object], None], source: str
+) -> None:
+    path = tmp_path / "timed.ledger"
+    load_timed(path, modules=3, blocks=50, host=True)
+    if source == "recorder":
+        edit(path / "rank-0" / "manifest.json", "time_steps", None)
+        edit(path / "rank-0" / "manifest.json", "recorded_time_steps", TIME_STEPS)
+    opened = open_report(ledger=path)
+    assert f"host time, {source}" in opened.text('[data-card="busy"]')
+    assert opened.complaints == []
 
 
 def test_a_narrow_window_needs_no_sideways_scroll(open_report: Callable[..., Opened]) -> None:
@@ -420,3 +452,13 @@ def test_it_prints(opened: Opened, tmp_path: Path) -> None:
     opened.page.evaluate("dispatchEvent(new Event('afterprint'))")
     assert opened.page.evaluate(ground) == dark
     assert len(opened.page.pdf(path=str(tmp_path / "report.pdf"))) > 50_000
+
+
+@pytest.mark.parametrize(("cuda", "heading"), [(True, "GPU memory balance"), (False, "Memory balance")])
+def test_the_balance_of_cpu_tensors_is_not_called_that_of_a_gpu(
+    open_report: Callable[..., Opened], cuda: bool, heading: str
+) -> None:
+    opened = open_report(blocks=300, modules=6, cuda=cuda)
+    assert opened.text("#balance-section h2") == heading
+    assert "GPU" not in opened.text("#balance-caption")
+    assert opened.complaints == []

@@ -134,3 +134,28 @@ def test_what_is_not_a_share_is_refused(text: str) -> None:
 @pytest.mark.parametrize(("number", "name"), [(15, "SIGTERM"), (9, "SIGKILL"), (40, "signal 40")])
 def test_a_signal_has_its_name(number: int, name: str) -> None:
     assert signal_name(number) == name
+
+
+@pytest.mark.parametrize(
+    ("value", "half", "text"),
+    [
+        (1.6, 0.00666, "1.600 ± 0.007 J"),
+        (753.81, 3.14, "753.81 ± 3.14 J"),
+        (0.0016, 2.0, "1.60 ± 2000.00 mJ"),
+        (1_600, 0.5, "1.6000 ± 0.0005 kJ"),
+        (5, 0, "5.00 ± 0.00 J"),
+        (5, 1e-9, "5.00 ± 0.00 J"),
+        (None, 0.1, "n/a"),
+        (1.6, None, "1.60 J"),
+    ],
+)
+def test_an_energy_and_its_uncertainty_have_one_unit(value: float | None, half: float | None, text: str) -> None:
+    assert format_joules(value, half) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "half", "text"),
+    [(4_570_000, 9_000, "4.570 ± 0.009 ms"), (12, 0.3, "12.0 ± 0.3 ns"), (90e9, 2e6, "90.000 ± 0.002 s")],
+)
+def test_a_time_and_half_its_interval_have_one_unit(value: float, half: float, text: str) -> None:
+    assert format_ns(value, half) == text

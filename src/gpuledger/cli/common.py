@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from gpuledger.cli.scripts import misplaced_options
-from gpuledger.errors import EmptyRunError, InputError, UsageError
+from gpuledger.errors import EmptyRunError, InputError, UsageError, in_option
 
 if TYPE_CHECKING:
     from gpuledger.model.run import Rank, Run
@@ -118,10 +118,8 @@ def fit_option() -> Decorator:
 def _parse_size(_context: click.Context, option: click.Parameter, text: str | None) -> int | None:
     from gpuledger.units import parse_bytes
 
-    try:
+    with in_option(option.opts[0]):
         return None if text is None else parse_bytes(text)
-    except UsageError as error:
-        raise UsageError(f"{option.opts[0]} {text}: {error.message}", hint=error.hint) from error
 
 
 def step_option() -> Decorator:
@@ -220,17 +218,18 @@ def script_of(ctx: click.Context) -> tuple[str, ...]:
     return tuple(words[1:] if words[:1] == ["--"] else words)
 
 
-def open_run(text: str) -> Run:
+def open_run(text: str, *, may_be_rank: bool = False) -> Run:
     """Return the run in ``text``: a directory (the suffix can be omitted), or files of another format.
 
-    Lines of such files that cannot be read are listed on stderr, and the exit status will be 3.
+    Lines of such files that cannot be read are listed on stderr, and the exit status will be 3. ``may_be_rank``: see
+    :func:`gpuledger.services.runs.open_run`.
 
     Raises:
         InputError: it is not a run, damaged, of a newer schema, or of an unknown format.
     """
     from gpuledger.services import runs
 
-    run = runs.open_run(text)
+    run = runs.open_run(text, may_be_rank=may_be_rank)
     if _is_foreign(run, text):
         tell_unread(run.manifest.imported.unread if run.manifest.imported else ())
     return run

@@ -7,7 +7,8 @@ import io
 import shlex
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -15,7 +16,7 @@ import click
 from click.exceptions import Abort, ClickException, NoArgsIsHelpError
 
 from gpuledger._version import __version__
-from gpuledger.cli.streams import open_closed_streams
+from gpuledger.cli.streams import READER_GONE, leave_closed_pipes, open_closed_streams
 from gpuledger.errors import GpuLedgerError, UsageError
 from gpuledger.redact import hide_credentials
 
@@ -82,6 +83,14 @@ COMMANDS: dict[str, CommandEntry] = {
 """Commands in the order of ``--help``. A command's module is imported when the command is used."""
 
 
+class BrokenPipe(Exception):  # noqa: N818 - not an error where it is the reader of the output that left
+    """A BrokenPipeError under a name that click does not know: it ends the process with 1 and says nothing."""
+
+    def __init__(self, error: BrokenPipeError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 class Commands(click.Group):
     """A group that imports a command when it is used and ends every error in one place."""
 
@@ -121,6 +130,18 @@ class Commands(click.Group):
             with formatter.section(section):
                 formatter.write_dl(rows, col_max=10)
 
+    def make_context(self, *words: Any, **extra: Any) -> click.Context:
+        """Return the command's context; ``--help`` prints here."""
+        with _named_pipes():
+            return super().make_context(*words, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Return what the command returns."""
+        with _named_pipes():
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+            return result
+
     def main(  # type: ignore[override]  # the mode is not the caller's: it is always the one that leaves
         self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
     ) -> NoReturn:
@@ -131,12 +152,23 @@ class Commands(click.Group):
         _print_any_name()
         try:
             result = super().main(args, prog_name or "gpuledger", **extra)
+        except BrokenPipe as broken:
+            result = READER_GONE if leave_closed_pipes() else report_error(broken.error)
         except Exception as error:
             if state.get("verbose"):
                 traceback.print_exc()
             result = report_error(error)
         code = result if isinstance(result, int) else 0
         sys.exit(code or state.get("exit_code", 0))
+
+
+@contextmanager
+def _named_pipes() -> Iterator[None]:
+    """Raise a BrokenPipeError of the block as :class:`BrokenPipe`."""
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise BrokenPipe(error) from error
 
 
 def _print_any_name() -> None:

@@ -71,7 +71,7 @@ def _stem(program: str) -> str:
 
 
 def refuse_other_programs(program: Sequence[str], script: str, *, runs_commands: bool = False) -> None:
-    """Raise if a program is no script that Python could run, and other words for it are known.
+    """Raise if a program is no script that Python could run.
 
     Args:
         program: The program's words. Without a script, as with ``-m``, nothing is examined.
@@ -79,8 +79,8 @@ def refuse_other_programs(program: Sequence[str], script: str, *, runs_commands:
         runs_commands: Whether other commands can stand in its place.
 
     Raises:
-        UsageError: the program is a notebook or a shell script, a script without its ``.py``, or nearly the name of
-            one. The hint has the words to type.
+        UsageError: there is no such script, or it is a notebook or a shell script. If other words are known, the hint
+            has them.
     """
     word = program[0] if program else "-"
     if word.startswith("-") or (runs_commands and _is_command(word)):
@@ -90,9 +90,8 @@ def refuse_other_programs(program: Sequence[str], script: str, *, runs_commands:
         hint = _similar(Path(word))
         if beside.is_file():
             hint = f"{script} {shlex.join([str(beside), *program[1:]])}"
-        if hint:  # otherwise Python's own message says it
-            raise UsageError(f"{word}: no such script", hint=hint)
-        return
+        or_command = " or command" if runs_commands and not hint and Path(word).suffix != ".py" else ""
+        raise UsageError(f"{word}: no such script{or_command}", hint=hint)
     if Path(word).suffix == ".ipynb":
         raise UsageError(f"{word}: a notebook is not a script", hint=_NOTEBOOK.format(shlex.quote(word)))
     if Path(word).suffix != ".py" and _is_of_a_shell(Path(word)):

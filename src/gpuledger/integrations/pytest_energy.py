@@ -32,7 +32,7 @@ def over_energy(found: CallEnergy, limit_j: float) -> str:
     """Return why a test fails."""
     more = format_joules(found.joules - limit_j)
     return (
-        f"one call used {format_joules(found.joules)} ± {format_joules(found.uncertainty_j)}, {more} over the limit of "
+        f"one call used {format_joules(found.joules, found.uncertainty_j)}, {more} over the limit of "
         f"{format_joules(limit_j)} ({found.calls} calls in {found.seconds:.1f} s)"
     )
 

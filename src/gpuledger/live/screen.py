@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from gpuledger.analyze.memory.groups import Group, group_accounts
 from gpuledger.report.base.colors import category_color
-from gpuledger.report.base.phrases import MISSING, column_unit, percent, place_of
-from gpuledger.report.base.terminal import BOLD, DIM, Bar, Cell, Terminal, TextColumn, TextTable
+from gpuledger.report.base.phrases import column_unit, percent, place_of
+from gpuledger.report.base.terminal import BOLD, DIM, MISSING, Bar, Cell, Terminal, TextColumn, TextTable
 from gpuledger.report.text.growth_text import growth_rate_text, growth_text
 from gpuledger.units import format_bytes, format_frac, format_joules, format_ns
 

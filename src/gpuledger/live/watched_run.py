@@ -58,7 +58,7 @@ class WatchedRun:
         self._path = path
         self._scratch = Path(tempfile.mkdtemp(prefix="gpuledger-live-"))
         self._seen: tuple[Path, int, int] | None = None
-        self._last, self._note = _RanksNow(), "nothing is recorded yet"
+        self._last, self._missing = _RanksNow(), "nothing"
 
     def read(self) -> RunNow:
         """Return the run as it is now.
@@ -80,10 +80,12 @@ class WatchedRun:
         if seen != self._seen and parts:
             self._seen = seen
             self._last = self._read_ranks()
-            self._note = "" if self._last.breakdown is not None else "no step is recorded yet"
+            self._missing = "" if self._last.breakdown is not None else "no step"
         last = self._last
+        verb = "is recorded yet" if manifest.status == "running" else "was recorded"
+        note = f"{self._missing} {verb}" if self._missing else ""
         name, started_ns = self._path.name.removesuffix(".ledger"), manifest.started_ns or 0
-        return RunNow(name, manifest.status or "", started_ns, last.step, last.breakdown, self._note, last.growth)
+        return RunNow(name, manifest.status or "", started_ns, last.step, last.breakdown, note, last.growth)
 
     def ask(self) -> str:
         """Request a memory recording from the run's process now. Return a message with the outcome."""

@@ -41,10 +41,7 @@ def on_the_host(place: Path, steps: int, census_at: int | None) -> Path:
     column = table.column_names.index("device_idx")
     write_table(rank.directory, table.set_column(column, "device_idx", pa.array(np.full(steps, -1))), "step_memory")
     found = [] if census_at is None else [{"step": census_at, "took_ns": 1, "is_complete": True}]
-    manifest = json.loads((rank.directory / "manifest.json").read_text())
-    manifest |= {"censuses": found, "time_steps": [4, 6]}
-    (rank.directory / "manifest.json").write_text(json.dumps(manifest))
-    return place
+    return with_facts(place, censuses=found, time_steps=[4, 6])
 
 
 @pytest.mark.parametrize(("census_at", "needed"), [(21, 44), (60, 90), (None, 70)])
@@ -88,9 +85,7 @@ def test_a_container_that_is_full_before_memory_ends_passes(bound: int, exit_cod
     holder = {"kind": "deque", "name": "queue", "length": 40, "more": 20, "content": "tensor", "bound": bound}
     first = {"step": 20, "took_ns": 1, "is_complete": True}
     last = {**first, "step": 40, "holder": {**holder, "element_bytes": 8 * MIB}}
-    place = read_run(run).ranks[0].directory / "manifest.json"
-    place.write_text(json.dumps(json.loads(place.read_text()) | {"censuses": [first, last]}))
-    result = check(run)
+    result = check(with_facts(run, censuses=[first, last]))
     text = " ".join(result.output.split())
     assert result.exit_code == exit_code
     assert f"held by deque queue, 40 of at most {bound:,} elements of tensors" in text
@@ -98,6 +93,78 @@ def test_a_container_that_is_full_before_memory_ends_passes(bound: int, exit_cod
     assert ("grows until queue is full, in about 120 steps" in text) == (exit_code == 0)
     shown = json.loads(check(run, "--json").stdout.partition("\ngpuledger")[0])
     assert (shown["ok"], shown["growth"][0]["holder"]["bound"]) == (exit_code == 0, bound)
+
+
+def with_facts(run: Path, **facts: object) -> Path:
+    """Return a run with other facts in the manifest of its rank."""
+    place = read_run(run).ranks[0].directory / "manifest.json"
+    place.write_text(json.dumps(json.loads(place.read_text()) | facts))
+    return run
+
+
+@pytest.mark.parametrize(("last_tensors", "exit_code"), [(200, 5), (120, 0)])
+def test_tensors_that_a_list_keeps_fail_though_host_memory_is_steady(
+    last_tensors: int, exit_code: int, tmp_path: Path
+) -> None:
+    first = {"step": 20, "took_ns": 1, "is_complete": True}
+    kept = {"kind": "list", "name": "predictions", "length": 120, "more": 100, "content": "tensor"}
+    last = {**first, "step": 120, "kept": {**kept, "element_bytes": 16 << 10, "element_tensors": 1.0}}
+    counts = [(step, 9000 + min(step, last_tensors)) for step in range(10, 201)]
+    run = with_facts(on_the_host(tmp_path / "a.ledger", 200, 20), censuses=[first, last], tensor_counts=counts)
+    result = check(run)
+    assert result.exit_code == exit_code
+    text = " ".join(result.output.split())
+    assert ("host memory: +16.0 KiB per step since step 20, 2.8 MiB until step 200" in text) == (exit_code == 5)
+    assert ("held by list predictions, 120 elements of tensors" in text) == (exit_code == 5)
+
+
+@pytest.mark.parametrize(("kept_bytes", "is_named"), [(16 << 10, True), (4 << 10, False)])
+def test_the_list_that_keeps_what_grows_is_named_though_memory_grew_faster_at_first(
+    kept_bytes: int, is_named: bool, tmp_path: Path
+) -> None:
+    """Pages touched for the first time between two censuses hid from these what the list gained."""
+    run = on_the_host(tmp_path / "a.ledger", 200, 20)
+    rank = read_run(run).ranks[0]
+    table, at = rank.table("step_memory"), TABLES["step_memory"].column_names.index("host_bytes")
+    host = pa.array(100 * MIB + (30 << 10) * np.arange(1, 201))
+    write_table(rank.directory, table.set_column(at, "host_bytes", host), "step_memory")
+    kept = {"kind": "list", "name": "predictions", "length": 120, "more": 100, "content": "tensor"}
+    group = {"device_idx": -1, "kind": "leaf"}
+    first = {"step": 20, "took_ns": 1, "is_complete": True, "groups": [{**group, "tensors": 20, "bytes": MIB}]}
+    last = {**first, "step": 120, "kept": {**kept, "element_bytes": kept_bytes, "element_tensors": 1.0}}
+    last["groups"] = [{**group, "tensors": 120, "bytes": 3 * MIB}]
+    counts = [(step, 9000 + step) for step in range(10, 201)]
+    result = check(with_facts(run, censuses=[first, last], tensor_counts=counts))
+    text = " ".join(result.output.split())
+    assert result.exit_code == 5
+    assert "host memory: +30.0 KiB per step" in text
+    assert ("held by list predictions, 120 elements of tensors" in text) == is_named
+
+
+def in_stairs(place: Path, steps: int, each_bytes: int) -> Path:
+    """Return a run on a GPU in which each of the evaluations, 40 steps apart, keeps memory."""
+    run_with(place, 0, steps)
+    rank = read_run(place).ranks[0]
+    table = rank.table("step_memory")
+    number = table.column("step").to_numpy()
+    allocated = pa.array(100 * MIB + each_bytes * (number // 40))
+    column = table.column_names.index("allocated_bytes")
+    write_table(rank.directory, table.set_column(column, "allocated_bytes", allocated), "step_memory")
+    return place
+
+
+@pytest.mark.parametrize(("length", "exit_code"), [(70, 5), (10, 0), (None, 0)])
+def test_memory_that_each_of_few_evaluations_keeps_fails_if_it_is_known_what_grows(
+    length: int | None, exit_code: int, tmp_path: Path
+) -> None:
+    """Eight steps up can be those of a model that becomes larger: a census says that a list holds them, or another."""
+    first = {"step": 20, "took_ns": 1, "is_complete": True}
+    holder = {"kind": "list", "name": "predictions", "length": length, "more": length, "content": "tensor"}
+    last = {**first, "step": 302, "holder": length and {**holder, "element_bytes": MIB}}
+    run = with_facts(in_stairs(tmp_path / "a.ledger", 330, 10 * MIB), censuses=[first, last])
+    result = check(run)
+    assert result.exit_code == exit_code
+    assert ("held by list predictions" in result.output) == (exit_code == 5)
 
 
 @pytest.mark.parametrize("words", [(), ("--json",)])

@@ -31,7 +31,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_one_file_becomes_a_run_of_its_name(here: Path) -> None:
     result = ask("import", "nvidia-smi", LOGS / "memory_cudnn.txt")
     assert (result.exit_code, result.stdout) == (0, "memory_cudnn.ledger\n")
-    assert "samples are 10 ms apart" in result.stderr
+    assert "10 ms apart. Set another interval with gpuledger import nvidia-smi --interval." in result.stderr
     run = read_run(here / "memory_cudnn.ledger")
     assert present(run.manifest.imported).format == "nvidia-smi"
     assert len(run.table("samples")) == 720

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 from synthetic import make_run
 
+from gpuledger.cli.inspect import show
 from gpuledger.cli.main import main, report_error
 from gpuledger.errors import (
     BudgetExceededError,
@@ -95,15 +98,35 @@ def test_the_suffix_may_be_left_out(tmp_path: Path) -> None:
     assert ask("show", str(tmp_path / "one")).stdout == ask("show", str(tmp_path / "one.ledger")).stdout
 
 
-def test_a_closed_pipe_is_quiet(tmp_path: Path) -> None:
+EXPORT = ["export", "one", "--to", "csv", "--table", "blocks", "-o", "-"]
+
+
+@pytest.mark.parametrize("words", [EXPORT, *map(str.split, ("show one", "diff one one", "gpus", "--help", "ops -h"))])
+def test_a_closed_pipe_ends_a_command_quietly_as_sigpipe_would(words: list[str], tmp_path: Path) -> None:
     make_run(tmp_path / "one.ledger", blocks=2000)
-    command = [sys.executable, "-m", "gpuledger", "export", "one", "--to", "csv", "--table", "blocks", "-o", "-"]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
-        assert child.stdout is not None
+    reading, writing = os.pipe()
+    fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
+    if words != EXPORT:  # of this one, a part is read
+        os.close(reading)
+    command = [sys.executable, "-m", "gpuledger", *words]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=writing, stderr=subprocess.PIPE) as child:
+        os.close(writing)
+        if words == EXPORT:
+            assert os.read(reading, 10)
+            os.close(reading)
         assert child.stderr is not None
-        child.stdout.readline()
-        child.stdout.close()
-        assert child.stderr.read() == ""
+        assert child.stderr.read() == b""
+    assert child.returncode == 128 + signal.SIGPIPE
+
+
+def test_a_connection_that_breaks_is_an_error_with_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def breaks(*_: object, **__: object) -> None:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe", "s3://bucket/train")
+
+    monkeypatch.setattr(show, "open_each", breaks)
+    make_run(tmp_path / "one.ledger", blocks=20)
+    result = CliRunner().invoke(main, ["show", str(tmp_path / "one")])
+    assert (result.exit_code, result.stderr) == (1, "gpuledger: error: s3://bucket/train: Broken pipe\n")
 
 
 def test_a_message_of_several_lines_becomes_one() -> None:
@@ -121,7 +144,23 @@ def test_a_script_without_a_command_has_run_in_its_hint() -> None:
 
 
 def test_a_run_of_nearly_that_name_is_the_hint(tmp_path: Path) -> None:
-    (tmp_path / "train.ledger").mkdir()
+    make_run(tmp_path / "train.ledger", blocks=20)
     result = CliRunner().invoke(main, ["show", str(tmp_path / "trian")])
     assert result.exit_code == 3
     assert result.stderr.splitlines()[-1] == "  hint: Did you mean train.ledger?"
+
+
+def test_ctrl_c_during_the_start_is_no_traceback() -> None:
+    program = """
+import sys
+class Interrupting:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == "click":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupting)
+from gpuledger.__main__ import start
+start()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "")

@@ -209,6 +209,8 @@ def test_a_run_that_has_written_nothing_yet_says_so(tmp_path: Path) -> None:
     write_json(tmp_path / "manifest.json", {"schema_version": 1, "status": "running"})
     lines = frame([], History(), WatchedRun(tmp_path).read(), 0, ScreenChoice(), Terminal(80), 24)
     assert "nothing is recorded yet" in lines
+    write_json(tmp_path / "manifest.json", {"schema_version": 1, "status": "complete"})
+    assert WatchedRun(tmp_path).read().note == "nothing was recorded"
 
 
 def test_a_part_that_is_being_written_is_met_again_later(tmp_path: Path) -> None:

@@ -105,7 +105,8 @@ def _refuse_growth(run: Run, path: str, *, as_json: bool | None = None) -> None:
     Raises:
         BudgetExceededError: it does, or too few steps were counted to tell.
     """
-    from gpuledger.analyze.memory.growth import FEWEST_STEPS, CountedSteps, counted_steps
+    from gpuledger.analyze.memory.growth import CountedSteps, counted_steps
+    from gpuledger.analyze.memory.trends import FEWEST_STEPS
     from gpuledger.analyze.view.view import build_view
     from gpuledger.report.json.document import growth_document
     from gpuledger.report.text.growth_text import growth_text

@@ -110,7 +110,7 @@ def diff_command(flags: DiffFlags) -> None:
     from gpuledger.analyze.compare.diff import diff_runs
 
     by, rank = WORDS[flags.by or "category"], parse_rank(flags.rank_text)
-    before, after = open_run(flags.before_path), open_run(flags.after_path)
+    before, after = (open_run(path, may_be_rank=True) for path in (flags.before_path, flags.after_path))
     diff = diff_runs(before, after, by, flags.depth, flags.at, flags.step, rank, flags.device_idx)
     if flags.as_json:
         from gpuledger.report.json.diff_document import diff_document

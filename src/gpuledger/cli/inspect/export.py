@@ -141,5 +141,7 @@ def _write_stdout(run: Run, form: str, table: str | None) -> None:
     else:
         text = io.BytesIO()
         write_csv(run, table, text)
-        stream.write(text.getbuffer())
+        rest = text.getbuffer()
+        while rest:  # with PYTHONUNBUFFERED, a write can be of a part
+            rest = rest[stream.write(rest) :]
     stream.flush()

@@ -88,7 +88,7 @@ Examples:
 )
 @click.option("--fold", is_flag=True, help="Combine layers with paths that differ only in a number: layers.* (32).")
 @click.option("--per-sample", is_flag=True, help="Divide time and energy by the batch size.")
-@click.option("--unknown", is_flag=True, help="List memory without a category, with stack traces and how to label it.")
+@click.option("--unknown", is_flag=True, help="List memory without a module, name or scope, with its stack.")
 @fit_option()
 @rank_option()
 @device_option()

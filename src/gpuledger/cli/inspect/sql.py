@@ -24,7 +24,7 @@ from gpuledger.cli.common import (
     rows_option,
     run_argument,
 )
-from gpuledger.errors import GpuLedgerError, UsageError
+from gpuledger.errors import GpuLedgerError, UsageError, in_option
 
 if TYPE_CHECKING:
     import duckdb
@@ -98,7 +98,10 @@ def parse_limits(memory_limit: str, timeout: str) -> QueryLimits:
     from gpuledger.export.query_limits import QueryLimits
     from gpuledger.units import parse_bytes, parse_duration_ns
 
-    memory_bytes, time_ns = parse_bytes(memory_limit), parse_duration_ns(timeout)
+    with in_option("--memory-limit"):
+        memory_bytes = parse_bytes(memory_limit)
+    with in_option("--timeout"):
+        time_ns = parse_duration_ns(timeout)
     if memory_bytes < LEAST_BYTES:
         raise UsageError(f"--memory-limit {memory_limit}: too small", hint="Use 16MiB or more")
     if time_ns <= 0:

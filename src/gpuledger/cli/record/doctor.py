@@ -53,10 +53,10 @@ def doctor_command(as_json: bool) -> int:
 
 def check_lines(check: MachineCheck, terminal: Terminal) -> list[str]:
     """Return one finding as text, and below it what to do."""
-    from gpuledger.report.base.terminal import BOLD, DIM
+    from gpuledger.report.base.terminal import BOLD, DIM, PLAIN
     from gpuledger.services.machine_checks import FAIL, OK
 
-    style = {OK: DIM, FAIL: BOLD}.get(check.status, "")
+    style = {OK: DIM, FAIL: BOLD}.get(check.status, PLAIN)
     label = f"{check.status:<4}  {check.name:<11} "
     lines = terminal.paragraph(check.found, label, len(label))
     lines[0] = terminal.styled(check.status, style) + lines[0][len(check.status) :]

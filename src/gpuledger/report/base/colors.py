@@ -30,20 +30,24 @@ In the order of a stacked chart: from permanent to temporary memory, so that the
 """
 
 PHASE_COLORS = {
-    "forward": "#4e79a7",
-    "backward": "#f28e2b",
-    "optimizer": "#59a14f",
-    "evaluation": "#76b7b2",
-    "data": "#edc948",
-    "setup": "#b07aa1",
-    "between": "#9c755f",
-    "kernel": "#4e79a7",
-    "copy": "#edc948",
-    "collective": "#e15759",
-    "host": "#4e79a7",
-    "idle": "#c5c5c9",
+    "forward": "#0d72ea",
+    "backward": "#d4189a",
+    "optimizer": "#008f2f",
+    "evaluation": "#a35cf5",
+    "setup": "#8f6408",
+    "between": "#008089",
+    "kernel": "#6458e6",
+    "copy": "#c26400",
+    "collective": "#e60026",
+    "other operators": "#008089",
+    "outside operators": "#737d8c",
+    "idle": "#737d8c",
 }
-"""Phase of a step, or kind of work -> colour, in the order in which they are stacked."""
+"""Phase of a step, or kind of work -> colour, in the order in which they are stacked.
+
+Full colours where those of categories are pale, so that time is not taken for memory. Each has a contrast of 3 to both
+backgrounds of the report. "between" is the same on a CPU as "other operators", and "idle" as "outside operators".
+"""
 
 CARD_COLORS = {"program": "#4e79a7", "rest of the GPU": "#bab0ac", "used": "#4e79a7"}
 """Owner of the memory of a watched GPU -> colour."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rich.cells import cell_len
 
 from gpuledger.analyze.memory.groups import module_label
-from gpuledger.report.base.terminal import BOLD, Terminal
+from gpuledger.report.base.terminal import BOLD, MISSING, Terminal
 from gpuledger.units import (
     counted,
     device_label,
@@ -20,7 +20,6 @@ from gpuledger.units import (
     format_ns,
     parse_bytes,
     share_frac,
-    signal_name,
 )
 
 if TYPE_CHECKING:
@@ -29,8 +28,16 @@ if TYPE_CHECKING:
     from gpuledger.model.manifest import RankManifest
     from gpuledger.model.run_manifest import RunManifest
 
-MISSING = "–"
 _LABEL_CELLS = 8
+
+
+def rate(per_second: float) -> str:
+    """Return a count per second: ``1,234``, or ``3.4`` below 100."""
+    return f"{per_second:,.1f}" if per_second < 100 else f"{per_second:,.0f}"
+
+
+HOST_PARTS = {"between": "other operators", "idle": "outside operators"}
+"""Part of a step -> its label if the times are those of operators on the CPU."""
 
 
 def percent(part: float | None, whole: float | None) -> str:
@@ -107,13 +114,12 @@ def instant_title(instant: Instant, step: int | None = None) -> str:
 
 def place_text(instant: Instant, classes: Mapping[str, str] | None = None) -> str:
     """Return the position in the program: ``in step 2, backward of layers.31.mlp``, ``at fit.py:7``; "" if unknown."""
-    if instant.line:
-        return f"at {instant.line}"
     module = f"of {module_label(instant.module, classes or {})}" if instant.module else ""
     phase = {"between": "between phases"}.get(instant.phase, instant.phase)
     doing = " ".join(part for part in (phase, module) if part)
     parts = [part for part in (f"step {instant.step}" if instant.step else "", doing.removeprefix("of ")) if part]
-    return f"in {', '.join(parts)}" if parts else ""
+    where = [f"in {', '.join(parts)}" if parts else "", f"at {instant.line}" if instant.line else ""]
+    return ", ".join(part for part in where if part)
 
 
 def allocated_text(
@@ -135,12 +141,10 @@ def failure_text(manifest: RunManifest, rank: RankManifest, *, is_only: bool) ->
 
     With several ranks, not only ``rank``, the status can come from the exception of another one, so none is named.
     """
-    if manifest.signal:
-        how = f"with {signal_name(manifest.signal)}"
-    else:
-        how = f"with exit status {manifest.exit_status}" if manifest.exit_status else ""
-        how += f" ({rank.exit_error})" if how and rank.exit_error and is_only else ""
-    return " ".join(text for text in (how, after_steps(rank)) if text) if how else ""
+    if not manifest.failure:
+        return ""
+    error = f"({rank.exit_error})" if rank.exit_error and is_only and not manifest.signal else ""
+    return " ".join(text for text in ("with", manifest.failure, error, after_steps(rank)) if text)
 
 
 def after_steps(rank: RankManifest) -> str:

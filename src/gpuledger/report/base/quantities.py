@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gpuledger.analyze.compare.metrics import KINDS
-from gpuledger.report.base.phrases import MISSING
+from gpuledger.report.base.terminal import MISSING
 from gpuledger.units import format_bytes, format_frac, format_joules, format_ns, share_frac
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import shutil
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TextIO
+from typing import NewType, TextIO
 
 from rich.cells import cell_len
 from rich.color import Color, ColorSystem
@@ -18,10 +18,14 @@ SMALLEST_CELLS = 14
 """Least width of a text, enough for ``… 12,345 more``."""
 SMALLEST_BAR_CELLS = 8
 BAR_CELLS = 24
+MISSING = "–"
+"""What stands in place of an unknown value."""
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 ASCII_FOR = str.maketrans({"–": "-", "…": "...", "·": "-", "×": "x", "µ": "u", "—": "-", "→": "->", "°": " "})
 HIDDEN_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-BOLD, DIM, RESET = "\x1b[1m", "\x1b[2m", "\x1b[0m"
+Style = NewType("Style", str)
+"""An escape sequence that begins a style, or "" for none."""
+BOLD, DIM, PLAIN, RESET = Style("\x1b[1m"), Style("\x1b[2m"), Style(""), "\x1b[0m"
 
 
 def printable(text: str) -> str:
@@ -80,8 +84,8 @@ class Terminal:
         codes = Color.parse(color).downgrade(self.colors).get_ansi_codes()
         return f"\x1b[{';'.join(codes)}m{text}{RESET}"
 
-    def styled(self, text: str, style: str) -> str:
-        """Return ``text`` in ``style`` (an escape sequence, or "") if the terminal has colours."""
+    def styled(self, text: str, style: Style) -> str:
+        """Return ``text`` in ``style`` if the terminal has colours."""
         return f"{style}{text}{RESET}" if style and text and self.colors is not None else text
 
     def shortened(self, text: str, cells: int) -> str:
@@ -155,7 +159,7 @@ class Cell:
     """A text with a style (an escape sequence) or a color (``#rrggbb``)."""
 
     text: str
-    style: str = ""
+    style: Style = PLAIN
     color: str = ""
 
 
@@ -164,7 +168,8 @@ class TextColumn:
     """Layout of a column.
 
     ``shrinks``: texts can be cut in the middle. ``bar``: the column has bars, which shrink, too. ``optional``: on a
-    narrow terminal, the column with the highest number is left out first; 0 is never left out.
+    narrow terminal, the column with the highest number is left out first; 0 is never left out. An optional column
+    without any value is always left out.
     """
 
     title: str = ""
@@ -190,7 +195,10 @@ class TextTable:
         """Return the table's lines, no wider than the terminal unless numbers need more."""
         safe = self._safe_rows(terminal)
         natural = self._natural_widths(safe, terminal)
-        widths = self._fit(natural, terminal.width_cells)
+        empty = [
+            number for number, column in enumerate(self.columns) if column.optional and _is_empty(number, self.rows)
+        ]
+        widths = self._fit(natural, terminal.width_cells, empty)
         lines = []
         if any(column.title for column in self.columns):
             titles = [Cell(terminal.text(column.title), DIM) for column in self.columns]
@@ -216,9 +224,9 @@ class TextTable:
         cells = (row[number] for row in rows)
         return max([title, *(BAR_CELLS if isinstance(cell, Bar) else cell_len(cell.text) for cell in cells)])
 
-    def _fit(self, natural: list[int], room: int | None) -> list[int | None]:
+    def _fit(self, natural: list[int], room: int | None, empty: Sequence[int]) -> list[int | None]:
         """Return each column's width; None if it is left out."""
-        widths: list[int | None] = list(natural)
+        widths = [None if number in empty else width for number, width in enumerate(natural)]
         if room is None:
             return widths
         optional = [number for number, column in enumerate(self.columns) if column.optional]
@@ -257,6 +265,12 @@ class TextTable:
             shown = terminal.painted(text, cell.color) if cell.color else terminal.styled(text, cell.style)
             pieces.append(space + shown if column.right else shown + space)
         return "  ".join(pieces).rstrip()
+
+
+def _is_empty(number: int, rows: Sequence[Sequence[str | Cell | Bar]]) -> bool:
+    """Return whether a column has rows, and no value in any."""
+    texts = [cell.text if isinstance(cell, Cell) else cell for cell in (row[number] for row in rows)]
+    return bool(texts) and all(isinstance(text, str) and text.strip() in ("", MISSING) for text in texts)
 
 
 def _total_cells(widths: Sequence[int] | Sequence[int | None]) -> int:

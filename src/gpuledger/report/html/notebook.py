@@ -16,9 +16,9 @@ from gpuledger.analyze.view.view import build_view
 from gpuledger.model.run import Run
 from gpuledger.report.base.colors import category_color
 from gpuledger.report.base.markup import element, html_text
-from gpuledger.report.base.phrases import MISSING, of_capacity, place_of, share
+from gpuledger.report.base.phrases import of_capacity, place_of, share
 from gpuledger.report.base.quantities import quantity
-from gpuledger.report.base.terminal import Terminal
+from gpuledger.report.base.terminal import MISSING, Terminal
 from gpuledger.report.html.diff_html import diff_fragment
 from gpuledger.report.html.svg import timeline_svg
 from gpuledger.report.text.watched_text import watched_lines

@@ -18,14 +18,7 @@ import numpy as np
 from gpuledger.analyze.memory.empty import because, why_empty
 from gpuledger.errors import EmptyRunError
 from gpuledger.model.accounts import ROUNDING
-from gpuledger.report.base.colors import (
-    PHASE_COLORS,
-    UNKNOWN_COLOR,
-    category_color,
-    phase_color,
-    phase_order,
-    stack_order,
-)
+from gpuledger.report.base.colors import category_color, phase_color, phase_order, stack_order
 from gpuledger.report.html.amount_columns import phases_of
 from gpuledger.report.html.provenance import facts_of_run
 from gpuledger.report.html.sections.registry import SECTIONS, definitions
@@ -92,7 +85,6 @@ def build_payload(view: RunView, sections: Sequence[Section] = SECTIONS) -> dict
         "definitions": {key: asdict(definition) for key, definition in definitions(sections).items()},
         "phases": [{"key": name, "color": phase_color(name)} for name in phases],
         "rank_set": None if view.rank_set is None else _ranks(view.rank_set),
-        "part_colors": {**PHASE_COLORS, "other": UNKNOWN_COLOR},
         "views": [
             *(_device(device, page, sections) for device in view.devices),
             *(_card(card, page, sections) for card in view.cards),

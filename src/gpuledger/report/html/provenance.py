@@ -6,6 +6,7 @@ import shlex
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from gpuledger.analyze.allocator.alloc_conf import alloc_conf_text
 from gpuledger.model.manifest import RankManifest, Window
 from gpuledger.model.run_manifest import RunManifest
 from gpuledger.report.base.phrases import overhead_parts
@@ -38,7 +39,7 @@ def facts_of_run(run: Run) -> list[Row]:
 
 def facts_of_rank(manifest: RankManifest, device_idx: int, overhead: Overhead | None = None) -> list[Row]:
     """Return name and value of the known facts of one process and one of its devices, and the overhead of recording."""
-    device = manifest.device(device_idx)
+    device, settings = manifest.device(device_idx), manifest.allocator_settings
     rows = [
         ("Device", _text(device.name)),
         ("Device UUID", _text(device.uuid)),
@@ -49,10 +50,7 @@ def facts_of_rank(manifest: RankManifest, device_idx: int, overhead: Overhead | 
         ("Process", _text(manifest.pid)),
         ("Recorder", manifest.recorder_name),
         ("Recorded steps", _window(manifest)),
-        (
-            "Allocator settings",
-            ", ".join(f"{k}={v}" for k, v in sorted((manifest.allocator_settings or {}).items())),
-        ),
+        ("Allocator settings", "" if settings is None else alloc_conf_text(settings)),
         ("Pauses of the recorder", _pauses(manifest)),
         ("Overhead of recording", "" if overhead is None else _overhead(overhead)),
         ("Recording", _text(manifest.status)),
@@ -79,9 +77,14 @@ def check_rows(manifest: RankManifest, device_idx: int) -> list[dict[str, Any]]:
 
 
 def oom_rows(manifest: RankManifest, device_idx: int) -> list[dict[str, Any]]:
-    """Return each out-of-memory error of one device: requested and free bytes."""
+    """Return each out-of-memory error of one device, or of the host: requested and free bytes, and what had these."""
     keys = ("tried_bytes", "total_bytes", "free_bytes", "largest_free_bytes")
-    return [{key: getattr(one, key) for key in keys} for one in manifest.oom if one.device_idx == device_idx]
+    place = "machine" if device_idx < 0 else "GPU"
+    return [
+        {**{key: getattr(one, key) for key in keys}, "place": place}
+        for one in manifest.oom
+        if one.device_idx == device_idx
+    ]
 
 
 def _text(value: object) -> str:

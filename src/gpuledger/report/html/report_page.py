@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from gpuledger.analyze.view.view import RunView
 
-_FILE_COMMENT = re.compile(r"\A//.*\n\n?")
+_COMMENTS = re.compile(r"\A//.*\n\n?|^[ ]*/\*\* .* \*/\n", re.MULTILINE)
+"""The line that says what a file is, and those that say what a function does. They are of no use in a page."""
 VENDORED_SCRIPTS = {"uPlot.iife.min.js": "LICENSE-uPlot", "d3-hierarchy.min.js": "LICENSE-d3-hierarchy"}
 """Vendored script -> its licence, which every report includes."""
 VENDORED_STYLES = ("uPlot.min.css",)
@@ -94,8 +95,8 @@ def vendored_script(name: str, licence: str) -> str:
 
 
 def own_script(sections: Sequence[Section] = SECTIONS) -> str:
-    """Return the page's own scripts as one script with its own scope, without the line that says what a file is."""
-    joined = "\n".join(_FILE_COMMENT.sub("", file.read_text(encoding="utf-8")) for file in script_files(sections))
+    """Return the page's own scripts as one script with its own scope, without its comments."""
+    joined = "\n".join(_COMMENTS.sub("", file.read_text(encoding="utf-8")) for file in script_files(sections))
     return f'(() => {{\n"use strict";\n{joined}\n}})();'
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from gpuledger.analyze.step.layer_shapes import known_shapes
 from gpuledger.report.base.markup import element, html_text
-from gpuledger.report.base.phrases import MISSING
+from gpuledger.report.base.terminal import MISSING
 from gpuledger.report.html.static_page import static_page
 
 if TYPE_CHECKING:

@@ -236,7 +236,9 @@ def _subtitle(panel: Panel) -> str:
 def _notes(panel: Panel, names: tuple[str, ...], bars: list[list[_Part]], named: bool) -> list[str]:
     """Return what the picture leaves out or cannot know, one paragraph each."""
     grouping = panel.grouping
-    lines = [f"{line.name} {format_bytes(line.bytes)}" for line in grouping.untrackable.lines if line.bytes]
+    lines = [
+        f"{line.name.replace('_', ' ')} {format_bytes(line.bytes)}" for line in grouping.untrackable.lines if line.bytes
+    ]
     notes = [f"{UNTRACKABLE}: {', '.join(lines)}."] if lines and grouping.untrackable.bytes else []
     for dictionary, parts in zip(names, bars, strict=True):
         for part in parts:

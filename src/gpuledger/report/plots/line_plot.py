@@ -44,6 +44,8 @@ MOST_LABELS = 12
 FEW, FILL_ALPHA = 6, 0.13
 NAME_CHARACTERS = 26
 HEADROOM = 1.16
+MOST_MARKS = 100
+"""Of a line with more samples, the samples are not marked."""
 CAPACITY_FACTOR = 2.5
 """A capacity further above the lines than this is named, not drawn: it would press them to the ground."""
 
@@ -107,15 +109,16 @@ _ORIGINS = {"start": "from the start of each run", "first-use": "from each run's
 
 
 def _draw_line(axis: Axes, one: Series, number: int, unit: AxisUnit, alpha: float) -> None:
+    """Draw a line that keeps each value until the next one: nothing between two samples was measured."""
     color, style = line_look(number)
     values = one.values / unit.size
-    where = "steps-post" if one.line.steps else "default"
-    axis.plot(one.t_s, values, color=color, linestyle=style, linewidth=1.5, drawstyle=where, zorder=3, gid="data")
-    step = "post" if one.line.steps else None
-    axis.fill_between(one.t_s, values, 0, color=color, alpha=alpha, linewidth=0, step=step, zorder=2)  # type: ignore[arg-type]
+    marks = "." if not one.line.steps and values.size <= MOST_MARKS else "None"
+    style_of_line: dict[str, Any] = {"color": color, "linestyle": style, "linewidth": 1.5, "drawstyle": "steps-post"}
+    axis.plot(one.t_s, values, marker=marks, markersize=4, zorder=3, gid="data", **style_of_line)
+    axis.fill_between(one.t_s, values, 0, color=color, alpha=alpha, linewidth=0, step="post", zorder=2)
     if one.low is not None and one.high is not None:
         low, high = one.low / unit.size, one.high / unit.size
-        axis.fill_between(one.t_s, low, high, color=color, alpha=0.3, linewidth=0, step=step, zorder=2)  # type: ignore[arg-type]
+        axis.fill_between(one.t_s, low, high, color=color, alpha=0.3, linewidth=0, step="post", zorder=2)
     at_s, peak = one.peak
     axis.plot([at_s], [peak / unit.size], "o", color=color, markersize=5, markeredgecolor="white", zorder=5)
 
@@ -171,7 +174,7 @@ def _legend_entry(one: Series, name: str, unit: AxisUnit) -> LegendEntry:
     at = f"{at_s:,.2f} s" if one.line.clock == SECONDS else f"{one.line.clock} {at_s:,.0f}"
     details = [f"peak {unit.text(peak)} at {at}"]
     if one.repeats > 1:
-        details.append(f"the middle of {one.repeats} runs; between them the band")
+        details += [f"the run with the middle peak of {one.repeats}", "band: lowest and highest run"]
     if one.baseline:
         details.append(f"above {axis_unit('B', one.baseline).text(one.baseline)} at its beginning")
     return LegendEntry(shortened(name, NAME_CHARACTERS) + failed, tuple(details))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpuledger.analyze.step.layer_shapes import known_shapes
-from gpuledger.report.base.phrases import MISSING
+from gpuledger.report.base.terminal import MISSING
 from gpuledger.report.plots.figures import INK, SOFT, drawable, new_figure
 from gpuledger.report.plots.plot_style import LegendEntry, draw_legend, dress, line_look, write_head
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from gpuledger.analyze.compare.budget import CATEGORY, MODULE, higher_is_worse, unit_of
 from gpuledger.analyze.compare.metrics import KINDS
 from gpuledger.report.base.markup import markdown_code, markdown_text
-from gpuledger.report.base.phrases import MISSING, share
+from gpuledger.report.base.phrases import share
 from gpuledger.report.base.quantities import MORE_COLOR, exactly, quantity
-from gpuledger.report.base.terminal import BOLD, DIM, Cell, TextColumn, TextTable
+from gpuledger.report.base.terminal import BOLD, DIM, MISSING, PLAIN, Cell, TextColumn, TextTable
 from gpuledger.units import device_label
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def _row(gate: Gate) -> tuple[str | Cell | Bar, ...]:
     unit, found = unit_of(gate.limit.key), gate.found
     verdict = Cell(verdict_of(gate)) if gate.ok else Cell(verdict_of(gate), color=MORE_COLOR)
     return (
-        Cell(gate_title(gate), "" if gate.ok else BOLD),
+        Cell(gate_title(gate), PLAIN if gate.ok else BOLD),
         MISSING if found is None else quantity(found.value, unit),
         quantity(gate.limit.value, unit),
         MISSING if found is None else share(found.value, gate.limit.value),

@@ -8,10 +8,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from gpuledger.analyze.compare.compare import FIGURES
-from gpuledger.report.base.phrases import MISSING
 from gpuledger.report.base.quantities import LESS_COLOR, MORE_COLOR
-from gpuledger.report.base.terminal import DIM, Cell, Terminal, TextColumn, TextTable
-from gpuledger.units import format_bytes, format_joules, format_ns, format_seconds
+from gpuledger.report.base.terminal import DIM, MISSING, PLAIN, Cell, Terminal, TextColumn, TextTable
+from gpuledger.units import decimals_for, format_bytes, format_joules, format_ns, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,7 +31,17 @@ TITLES = {
     "peak_power_w": "peak W",
     "throttled_s": "throttled",
 }
-_OPTIONAL = {"peak_power_w": 7, "mean_power_w": 6, "active_s": 5, "throttled_s": 4, "area_mib_s": 3, "energy_j": 2}
+_OPTIONAL = {
+    "peak_power_w": 10,
+    "mean_power_w": 9,
+    "active_s": 8,
+    "throttled_s": 7,
+    "area_mib_s": 6,
+    "energy_j": 5,
+    "mean_active_bytes": 4,
+    "duration_s": 3,
+    "step_energy_j": 2,
+}
 """On a narrow terminal, the column with the highest number is left out first."""
 
 
@@ -99,7 +108,7 @@ def _row(row: ComparedRun, shown: Sequence[str], *, first: bool) -> tuple[str | 
     for name in shown:
         times = row.ratio_to_first[name]
         color = "" if times is None or 0.95 < times < 1.05 else MORE_COLOR if times > 1 else LESS_COLOR
-        cells += [_amount(row, name), Cell("" if first else _times(times), "" if color else DIM, color)]
+        cells += [_amount(row, name), Cell("" if first else _times(times), PLAIN if color else DIM, color)]
     return (*cells, Cell(_remark(row), color=MORE_COLOR))
 
 
@@ -125,24 +134,34 @@ def _amount(row: ComparedRun, name: str) -> str:
     if name in row.spread:
         low, high = row.spread[name]
         uncertainty = (high - low) / 2
-    return to_text(value) if uncertainty is None else f"{to_text(value)} ± {to_text(uncertainty)}"
+    return to_text(value, uncertainty)
 
 
-def bytes_in_mib(value_bytes: float) -> str:
-    """Return large sizes in MiB, ``6,247 MiB``, ``195.6 MiB``, as in older logs."""
+def bytes_in_mib(value_bytes: float, half_bytes: float | None = None) -> str:
+    """Return large sizes in MiB, ``6,247 MiB``, ``195.6 MiB``, as in older logs; ``195.6 ± 0.4 MiB`` with a spread."""
     mib = value_bytes / MIB
+    if half_bytes is not None:
+        decimals = decimals_for(half_bytes / MIB, 1)
+        return f"{mib:,.{decimals}f} ± {half_bytes / MIB:,.{decimals}f} MiB"
     if mib < 1:
         return format_bytes(value_bytes)
     return f"{mib:,.0f} MiB" if mib.is_integer() else f"{mib:,.1f} MiB"
 
 
-_FORMATS: dict[str, Callable[[float], str]] = {
+def _without_unit(value: float, half: float | None, decimals: int) -> str:
+    if half is None:
+        return f"{value:,.{decimals}f}"
+    shown = decimals_for(half, decimals)
+    return f"{value:,.{shown}f} ± {half:,.{shown}f}"
+
+
+_FORMATS: dict[str, Callable[[float, float | None], str]] = {
     "B": bytes_in_mib,
-    "MiB·s": lambda value: f"{value:,.0f}" if value >= 100 else f"{value:,.2f}",
+    "MiB·s": lambda value, half: _without_unit(value, half, 0 if value >= 100 else 2),
     "s": format_seconds,
-    "ns": lambda value: format_ns(round(value)),
+    "ns": lambda value, half: format_ns(round(value), half),
     "J": format_joules,
-    "W": lambda value: f"{value:,.1f}",
+    "W": lambda value, half: _without_unit(value, half, 1),
 }
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpuledger.analyze.memory.groups import module_label
-from gpuledger.report.base.phrases import MISSING, Unit, column_unit, device_text, labelled_rows, place_text
+from gpuledger.report.base.phrases import Unit, column_unit, device_text, labelled_rows, place_text
 from gpuledger.report.base.quantities import (
     LESS_COLOR,
     MORE_COLOR,
@@ -18,7 +18,7 @@ from gpuledger.report.base.quantities import (
     signed,
     signed_share,
 )
-from gpuledger.report.base.terminal import BOLD, DIM, Bar, Cell, TextColumn, TextTable
+from gpuledger.report.base.terminal import BOLD, DIM, MISSING, PLAIN, Bar, Cell, Style, TextColumn, TextTable
 from gpuledger.units import device_label, format_bytes
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def _place_row(place: PlaceDiff) -> Row:
 
 def _figure_row(change: Change) -> Row:
     name = change.key[0]
-    unit, style = metric_unit(name), "" if change.is_certain else DIM
+    unit, style = metric_unit(name), PLAIN if change.is_certain else DIM
     return (
         Cell(metric_title(name), style),
         Cell(quantity(change.before, unit), style),
@@ -193,7 +193,7 @@ def _figure_row(change: Change) -> Row:
 
 
 def _change_row(change: Change, label: str, unit: Unit, largest: float) -> Row:
-    style = "" if change.is_certain else DIM
+    style = PLAIN if change.is_certain else DIM
     delta = int(change.delta or 0)
     color = _color(delta)
     return (
@@ -207,7 +207,7 @@ def _change_row(change: Change, label: str, unit: Unit, largest: float) -> Row:
     )
 
 
-def _sum_row(label: str, changes: tuple[Change, ...], unit: Unit, style: str) -> Row:
+def _sum_row(label: str, changes: tuple[Change, ...], unit: Unit, style: Style) -> Row:
     delta = int(sum(change.delta or 0 for change in changes))
     return (Cell(label, style), "", "", Cell(_signed_amount(delta, unit), style), "", "", "")
 

@@ -8,6 +8,7 @@ from gpuledger.analyze.memory.groups import combine_layers, group_accounts
 from gpuledger.analyze.memory.tree import NOT_LINES, OUTSIDE_PATH, ROUNDING_PATH
 from gpuledger.model.accounts import ROUNDING
 from gpuledger.report.base.phrases import (
+    HOST_PARTS,
     MISSING_OR_FAILED,
     device_text,
     entry,
@@ -16,6 +17,7 @@ from gpuledger.report.base.phrases import (
     overhead_parts,
     percent,
     place_text,
+    rate,
 )
 from gpuledger.report.text.compile_text import compilation_texts
 from gpuledger.report.text.growth_text import growth_text
@@ -215,10 +217,10 @@ def _step_time(device: DeviceView) -> list[str]:
 
 def _rates(rates: Rates) -> list[str]:
     tokens = [
-        f"{kind.name} {kind.row_tokens_per_s:,.1f} tokens/s{'' if kind.rows == 1 else ' in each row'}"
+        f"{kind.name} {rate(kind.row_tokens_per_s)} tokens/s{'' if kind.rows == 1 else ' in each row'}"
         for kind in rates.kinds
     ]
-    samples = [] if rates.samples_per_s is None else [f"{rates.samples_per_s:,.1f} samples/s"]
+    samples = [] if rates.samples_per_s is None else [f"{rate(rates.samples_per_s)} samples/s"]
     found = [*samples, *tokens]
     rows = "1 row" if rates.batch == 1 else f"{rates.batch} rows, beams included"
     several = f"{rates.step_samples} samples in a step, " if rates.step_samples not in (None, rates.batch) else ""
@@ -249,13 +251,13 @@ def _operators(parts: StepParts | None) -> list[str]:
     """Return the phases of a step on the CPU, longest first."""
     if parts is None:
         return []
-    named: Mapping[str, float] = {
-        {"data": "other operators", "idle": "outside operators"}.get(name, name): time_ns
-        for name, time_ns in parts.items()
-    }
-    ordered = sorted(named.items(), key=lambda item: -item[1])
+    ordered = sorted(parts.items(), key=lambda item: -item[1])
     least_ns = 0.001 * parts.step_ns
-    return [f"{name} {percent(time_ns, parts.step_ns)}" for name, time_ns in ordered if time_ns >= least_ns]
+    return [
+        f"{HOST_PARTS.get(name, name)} {percent(time_ns, parts.step_ns)}"
+        for name, time_ns in ordered
+        if time_ns >= least_ns
+    ]
 
 
 def _energy(device: DeviceView, terminal: Terminal) -> list[str]:
@@ -265,7 +267,7 @@ def _energy(device: DeviceView, terminal: Terminal) -> list[str]:
 def _joules(energy: EnergyBreakdown, rates: Rates | None) -> str:
     long_s = energy.unusual_step_s
     per_step = "per step" if long_s is None else f"per step of {format_ns(1e9 * long_s)}"
-    parts = [f"{format_joules(energy.step_energy_j)} ± {format_joules(energy.step_uncertainty_j)} {per_step}"]
+    parts = [f"{format_joules(energy.step_energy_j, energy.step_uncertainty_j)} {per_step}"]
     if rates is not None and rates.sample_energy_j is not None:
         parts.append(f"{format_joules(rates.sample_energy_j)} per sample")
     kinds = () if rates is None else rates.kinds

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpuledger.analyze.module_paths import without_number
-from gpuledger.report.base.phrases import MISSING, column_unit
-from gpuledger.report.base.terminal import BOLD, DIM, Cell, TextColumn, TextTable
+from gpuledger.report.base.phrases import column_unit
+from gpuledger.report.base.terminal import BOLD, DIM, MISSING, PLAIN, Cell, Style, TextColumn, TextTable
 
 if TYPE_CHECKING:
     from gpuledger.analyze.step.fusions import FusedKernel
@@ -39,7 +39,7 @@ def fusion_table(kernels: Sequence[FusedKernel], rows: int, outside: str) -> Tex
     columns = [TextColumn(title, shrinks=True, optional=place) for title, place in texts]
     columns += [TextColumn(f"moved {unit.name}", right=True, optional=3), TextColumn("ms", right=True)]
 
-    def row(texts: Sequence[str], some: Sequence[FusedKernel], style: str = "") -> tuple[Cell, ...]:
+    def row(texts: Sequence[str], some: Sequence[FusedKernel], style: Style = PLAIN) -> tuple[Cell, ...]:
         moved_bytes = sum(one.moved_bytes for one in some)
         amounts = (unit.amount(moved_bytes) if moved_bytes else MISSING, f"{sum(o.time_ns for o in some) / 1e6:,.3f}")
         return tuple(Cell(text, style) for text in (*texts, *amounts))

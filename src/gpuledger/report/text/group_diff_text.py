@@ -9,7 +9,7 @@ from gpuledger.analyze.compare.metrics import KINDS
 from gpuledger.analyze.memory.groups import module_label
 from gpuledger.report.base.phrases import device_text, labelled_rows
 from gpuledger.report.base.quantities import LESS_COLOR, MORE_COLOR, quantity, signed, signed_share
-from gpuledger.report.base.terminal import DIM, Cell, TextColumn, TextTable
+from gpuledger.report.base.terminal import DIM, PLAIN, Cell, TextColumn, TextTable
 from gpuledger.units import counted
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def _table(title: str, changes: Sequence[GroupChange], diff: GroupDiff, classes:
 
 
 def _row(change: GroupChange, classes: Mapping[str, str]) -> tuple[str | Cell | Bar, ...]:
-    style = "" if change.is_significant else DIM
+    style = PLAIN if change.is_significant else DIM
     delta, unit = change.interval.delta, change.unit
     color = "" if not change.is_significant else MORE_COLOR if delta > 0 else LESS_COLOR
     path = change.name.removeprefix(MODULE)

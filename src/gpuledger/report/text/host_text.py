@@ -29,4 +29,5 @@ def host_memory_text(manifest: RankManifest) -> str:
     if not parts:
         return ""
     limit = manifest.host_limit_bytes
-    return f"peaks: {', '.join(parts)}" + ("" if limit is None else f"; limit of the cgroup {format_bytes(limit)}")
+    text = f"{'peak' if len(parts) == 1 else 'peaks'}: {', '.join(parts)}"
+    return text if limit is None else f"{text}; limit of the cgroup {format_bytes(limit)}"

@@ -9,8 +9,8 @@ from gpuledger.analyze.memory.groups import group_accounts
 from gpuledger.analyze.memory.tree import ROUNDING_PATH
 from gpuledger.model.accounts import ROUNDING
 from gpuledger.model.flight_facts import ANOTHER_THREAD
-from gpuledger.report.base.phrases import MISSING, Unit, after_steps, entry
-from gpuledger.report.base.terminal import BOLD, TextColumn, TextTable
+from gpuledger.report.base.phrases import Unit, after_steps, entry
+from gpuledger.report.base.terminal import BOLD, MISSING, TextColumn, TextTable
 from gpuledger.units import counted, device_label, format_bytes, format_frac
 
 if TYPE_CHECKING:
@@ -119,17 +119,7 @@ def _request(rank: Rank, failure: OutOfMemory) -> list[str]:
     tried = f"an allocation{by}" if failure.tried_bytes is None else format_bytes(failure.tried_bytes)
     where = device_label(failure.device_idx) + (f" of rank {rank.number}" if rank.number else "")
     when = "" if failure.step is None or failure.state is None else f" in step {failure.step:,}"
-    parts = [f"{tried} did not fit on {where}{when}"]
-    if failure.line:
-        parts.append(f"asked for at {failure.line}")
-    if failure.module:
-        parts.append(f"module {failure.module}{' by order' if failure.is_module_by_order else ''}")
-    if failure.thread:
-        parts.append(f"in {'' if failure.thread == ANOTHER_THREAD else 'thread '}{failure.thread}")
-    if failure.is_capturing:
-        parts.append("while a CUDA graph was captured")
-    if failure.inputs and failure.module:
-        parts.append(f"inputs {', '.join(' × '.join(f'{size:,}' for size in shape) for shape in failure.inputs)}")
+    parts = [f"{tried} did not fit on {where}{when}", *_place(failure)]
     if failure.free_bytes is not None:
         # With set_per_process_memory_fraction, the allocator's total is that limit.
         is_limit = failure.total_bytes is not None and failure.free_bytes > failure.total_bytes
@@ -155,8 +145,23 @@ def _host_request(rank: Rank, failure: OutOfMemory) -> list[str]:
     if failure.is_kill:
         return [text] if (text := after_steps(rank.manifest)) else []
     parts = [] if failure.step is None else [f"in step {failure.step:,}"]
-    parts += [f"asked for at {failure.line}"] if failure.line else []
-    return parts + _times(failure)
+    return parts + _place(failure) + _times(failure)
+
+
+def _place(failure: OutOfMemory) -> list[str]:
+    """Return the line, the module with its inputs, and the thread."""
+    parts = []
+    if failure.line:
+        parts.append(f"asked for at {failure.line}")
+    if failure.module:
+        parts.append(f"module {failure.module}{' by order' if failure.is_module_by_order else ''}")
+    if failure.thread:
+        parts.append(f"in {'' if failure.thread == ANOTHER_THREAD else 'thread '}{failure.thread}")
+    if failure.is_capturing:
+        parts.append("while a CUDA graph was captured")
+    if failure.inputs and failure.module:
+        parts.append(f"inputs {', '.join(' × '.join(f'{size:,}' for size in shape) for shape in failure.inputs)}")
+    return parts
 
 
 def _held(failure: OutOfMemory) -> list[str]:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpuledger.report.base.phrases import MISSING, column_unit, share
-from gpuledger.report.base.terminal import BOLD, DIM, Cell, TextColumn, TextTable
+from gpuledger.report.base.phrases import column_unit, share
+from gpuledger.report.base.terminal import BOLD, DIM, MISSING, PLAIN, Cell, Style, TextColumn, TextTable
 
 if TYPE_CHECKING:
     from gpuledger.analyze.step.side_by_side import GroupLine
@@ -79,7 +79,7 @@ def side_by_side_table(
         )
         cells.append(lambda some: [_energy(amount(some) / units.joules) for amount in sums])
     chosen, rest = lines[:rows], lines[rows:]
-    body = [_row(_label(line, names or {}), [line], cells, "") for line in chosen]
+    body = [_row(_label(line, names or {}), [line], cells, PLAIN) for line in chosen]
     if rest:
         body.append(_row(f"… {len(rest):,} more", rest, cells, DIM))
     body.append(_row("total", lines, cells, BOLD))
@@ -92,7 +92,7 @@ def _label(line: GroupLine, names: Mapping[str, str]) -> str:
 
 
 def _row(
-    label: str, lines: Sequence[GroupLine], cells: Sequence[Callable[[Sequence[GroupLine]], list[str]]], style: str
+    label: str, lines: Sequence[GroupLine], cells: Sequence[Callable[[Sequence[GroupLine]], list[str]]], style: Style
 ) -> tuple[Cell, ...]:
     return (Cell(label, style), *(Cell(text, style) for make in cells for text in make(lines)))
 

@@ -20,7 +20,6 @@ from gpuledger.analyze.overview.balance import (
 from gpuledger.model.accounts import ROUNDING
 from gpuledger.report.base.colors import category_color
 from gpuledger.report.base.phrases import (
-    MISSING,
     Unit,
     allocated_text,
     column_unit,
@@ -30,8 +29,8 @@ from gpuledger.report.base.phrases import (
     percent,
     share,
 )
-from gpuledger.report.base.terminal import BOLD, DIM, Bar, Cell, Terminal, TextColumn, TextTable
-from gpuledger.units import device_label, format_bytes, format_ns
+from gpuledger.report.base.terminal import BOLD, DIM, MISSING, PLAIN, Bar, Cell, Style, Terminal, TextColumn, TextTable
+from gpuledger.units import device_label, format_bytes, format_frac, format_ns
 
 if TYPE_CHECKING:
     from gpuledger.analyze.memory.breakdown import Account, Breakdown
@@ -60,7 +59,7 @@ class Scale:
     unit: Unit
     whole_bytes: int | None
 
-    def cells(self, size_bytes: int | None, style: str = "") -> tuple[Cell, Cell]:
+    def cells(self, size_bytes: int | None, style: Style = PLAIN) -> tuple[Cell, Cell]:
         """Return the size and its share."""
         amount, fraction = self.unit.amount(size_bytes), share(size_bytes, self.whole_bytes)
         return Cell(amount, style), Cell(fraction, style)
@@ -138,11 +137,11 @@ def rank_table(views: Sequence[DeviceView]) -> TextTable:
 def imbalance_line(imbalance: Imbalance) -> str:
     """Return a sentence on the imbalance of the ranks."""
     if imbalance.ratio < 1.005:
-        return f"balanced: every rank's peak is within 0.5 % of the mean, {format_bytes(imbalance.mean_bytes)}"
-    where = f"rank {imbalance.rank} ({device_label(imbalance.device_idx)})"
+        return f"balanced: the highest peak is within 0.5 % of the mean, {format_bytes(imbalance.mean_bytes)}"
     return (
-        f"imbalance {imbalance.ratio:.2f}: {where} peaks at {format_bytes(imbalance.highest_bytes)}, "
-        f"the mean is {format_bytes(imbalance.mean_bytes)}"
+        f"unbalanced: rank {imbalance.rank} ({device_label(imbalance.device_idx)}) has the highest peak, "
+        f"{format_bytes(imbalance.highest_bytes)}, {format_frac(imbalance.ratio - 1)} above the mean of "
+        f"{format_bytes(imbalance.mean_bytes)}"
     )
 
 
@@ -157,7 +156,8 @@ def balance_lines(
     scale = Scale(column_unit(allocated), whole)
     capacity = [BalanceLine("capacity", whole, -1, "", "")] if device_idx >= 0 else []
     lines = (*capacity, *balance.lines, _closing_line(balance))
-    rows = tuple(_balance_row(line, scale, BOLD if line.name in CLOSED_LINES else "") for line in lines)
+    top = min(line.level for line in lines)
+    rows = tuple(_balance_row(line, line.level - top, scale) for line in lines)
     columns = (
         TextColumn(),
         TextColumn(scale.unit.name, right=True),
@@ -210,13 +210,14 @@ def _tensor_row(account: Account, scale: Scale, classes: Mapping[str, str]) -> R
 
 def _rank_row(view: DeviceView) -> Row:
     summary, breakdown = view.summary, view.breakdown
+    reserved = summary.recorded_peak_reserved_bytes
     top = group_accounts(breakdown.accounts, "category")[0]
     return (
         str(summary.rank),
         device_label(summary.device_idx),
         format_bytes(summary.recorded_peak_allocated_bytes),
         share(summary.recorded_peak_allocated_bytes, summary.capacity_bytes),
-        MISSING if summary.recorded_peak_reserved_bytes is None else format_bytes(summary.recorded_peak_reserved_bytes),
+        MISSING if reserved is None or summary.device_idx < 0 else format_bytes(reserved),
         Cell(f"{top.label} {percent(top.bytes, breakdown.allocated_bytes)}", color=category_color(top.label)),
         MISSING if summary.step_time.median_ns is None else format_ns(summary.step_time.median_ns),
     )
@@ -235,8 +236,9 @@ def _closing_line(balance: Balance) -> BalanceLine:
     return BalanceLine("total", total, 1, "sum of the lines", note)
 
 
-def _balance_row(line: BalanceLine, scale: Scale, style: str) -> Row:
-    name = "  " * (line.level + 1) + _line_name(line)
+def _balance_row(line: BalanceLine, depth: int, scale: Scale) -> Row:
+    style = BOLD if line.name in CLOSED_LINES else PLAIN
+    name = "  " * depth + _line_name(line)
     source = SHORT_SOURCES.get(line.source, line.source)
     note = "" if line.bytes is None else line.note
     amount, fraction = scale.cells(line.bytes)

@@ -11,8 +11,8 @@ import numpy as np
 
 from gpuledger.analyze.step.layer_shapes import known_shapes
 from gpuledger.model.schema.tables import SCHEMA_VERSION
-from gpuledger.report.base.phrases import MISSING, entry
-from gpuledger.report.base.terminal import BOLD, Cell, Terminal, TextColumn, TextTable
+from gpuledger.report.base.phrases import entry
+from gpuledger.report.base.terminal import BOLD, MISSING, Cell, Terminal, TextColumn, TextTable
 from gpuledger.units import share_frac
 
 if TYPE_CHECKING:

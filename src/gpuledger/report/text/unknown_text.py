@@ -12,7 +12,7 @@ from gpuledger.model.schema.tables import SCHEMA_VERSION
 from gpuledger.report.base.phrases import allocated_text, device_text, entry, instant_title, percent, share
 from gpuledger.report.base.terminal import BOLD, DIM, Terminal
 from gpuledger.report.json.document import instant_document
-from gpuledger.units import format_bytes
+from gpuledger.units import counted, format_bytes
 
 if TYPE_CHECKING:
     from gpuledger.analyze.memory.lines.source_lines import Frame
@@ -53,7 +53,7 @@ def _place(frame: Frame) -> str:
 
 
 def _item_lines(item: Unknown, total: int, terminal: Terminal) -> list[str]:
-    blocks = f"{item.blocks:,} block{'' if item.blocks == 1 else 's'}"
+    blocks = counted(item.blocks, "block")
     where = " · ".join(part for part in (item.category, item.phase, _when(item.step)) if part)
     head = [format_bytes(item.bytes).rjust(INDENT - 1), share(item.bytes, total), blocks, where, item.tag]
     size, *others = [terminal.text(part) for part in head if part]
@@ -63,7 +63,7 @@ def _item_lines(item: Unknown, total: int, terminal: Terminal) -> list[str]:
         text = f"{' ' * INDENT}{terminal.text(f'{_place(frame)}  {frame.function}')}"
         lines.append(text if frame.own else terminal.styled(text, DIM))
     if hidden:
-        lines.append(terminal.styled(" " * INDENT + terminal.text(f"… {hidden} more frames"), DIM))
+        lines.append(terminal.styled(" " * INDENT + terminal.text(f"… {counted(hidden, 'more frame')}"), DIM))
     return lines + terminal.paragraph(item.advice, " " * INDENT + terminal.text("→ "), INDENT + 2)
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpuledger.analyze.ranks.rank_notes import label_notes
-from gpuledger.report.base.phrases import MISSING, entry
-from gpuledger.report.base.terminal import Terminal
+from gpuledger.report.base.phrases import entry
+from gpuledger.report.base.terminal import MISSING, Terminal
 from gpuledger.report.text.oom_text import CELLS
 from gpuledger.report.text.run_summary import note_lines
 from gpuledger.units import counted, format_bytes, format_joules, format_seconds
@@ -47,8 +47,7 @@ def _baseline(one: Watched) -> str:
 def _energy(one: Watched) -> list[str]:
     if one.energy_j is None:
         return [f"{MISSING} (too short, or the GPU does not report its energy)"]
-    spread = "" if one.energy_uncertainty_j is None else f" ± {format_joules(one.energy_uncertainty_j)}"
-    parts = [f"{format_joules(one.energy_j)}{spread}"]
+    parts = [format_joules(one.energy_j, one.energy_uncertainty_j)]
     if one.mean_power_w is not None:
         parts.append(f"mean {one.mean_power_w:,.1f} W")
     if one.peak_power_w is not None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from many_ranks import make_summaries
 from rich.cells import cell_len
 from synthetic import make_run
 
+from gpuledger.analyze.memory import peaks
 from gpuledger.analyze.memory.breakdown import break_down
 from gpuledger.analyze.memory.instant import find_peak, resolve_instant
 from gpuledger.analyze.ranks import rank_set
@@ -120,7 +122,8 @@ def test_several_ranks_stand_side_by_side_and_the_imbalance_is_named(runs: Path)
     text = ask("show", runs / "four").stdout
     assert [int(found) for found in re.findall(r"^ *(\d)  cuda:0 ", text, re.MULTILINE)] == [0, 1, 2, 3]
     ratio = peaks[highest] / (sum(peaks.values()) / 4)
-    assert f"imbalance {ratio:.2f}: rank {highest} (cuda:0)" in text
+    assert f"unbalanced: rank {highest} (cuda:0) has the highest peak, " in text
+    assert f", {100 * (ratio - 1):.1f} % above the mean of " in text
     assert "by module" not in text
     with_table = ask("show", runs / "four", "--by", "module", "--depth", 1, "-n", 3).stdout
     assert re.match(rf"Peak memory .* of rank {highest}, in " if highest else r"Peak memory .* GiB", with_table)
@@ -226,6 +229,7 @@ def test_later_higher_peak_is_a_note(tmp_path: Path) -> None:
         (["one", "--step", "7"], 2, "one.ledger: rank 0: step 7 was not recorded"),
         (["one", "--rank", "5"], 2, "one.ledger: the run has no rank 5"),
         (["one", "--rank", "x"], 2, "--rank x: not a rank"),
+        (["one", "--fit", "lots"], 2, "--fit 'lots': expected a size"),
         (["one", "--device", "3"], 2, "one.ledger: rank 0: the run has no device cuda:3"),
         (["one", "--by", "colour"], 2, "invalid value for '--by'"),
         (["one", "--per-sample"], 2, "--per-sample: the batch size is unknown, no module was called with a tensor"),
@@ -298,3 +302,22 @@ def test_ranks_without_blocks_are_compared_once(tmp_path: Path, monkeypatch: pyt
     assert shown.exit_code == 0, shown.output
     assert shown.output.startswith("Highest peak")
     assert len(compared) == 1
+
+
+def test_what_if_is_for_the_rank_with_the_highest_peak_and_says_so(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = peaks.allocator_peaks
+
+    def higher_on_later_ranks(rank: Rank, device_idx: int) -> peaks.AllocatorPeaks:
+        found = own(rank, device_idx)
+        return replace(found, peak_allocated_bytes=found.peak_allocated_bytes + (0, 1, 3, 2)[rank.number] * 2**40)
+
+    monkeypatch.setattr(peaks, "allocator_peaks", higher_on_later_ranks)
+    several = ask("what-if", str(runs / "four"))
+    assert several.stdout.startswith("Rank 2, cuda:0 (highest peak, of 4 in this run)\n")
+    assert "--rank and --device choose another" in several.stderr
+    found = json.loads(ask("what-if", str(runs / "four"), "--json").stdout)
+    assert (found["rank"], found["device_idx"]) == (2, 0)
+    alone = ask("what-if", str(runs / "four"), "--rank", "1")
+    assert (alone.stderr, alone.stdout[:4]) == ("", "PYTO")
+    on_cpu = ask("what-if", str(make_run(runs / "host.ledger", blocks=50, cuda=False)))
+    assert "Note  CPU tensors have no caching allocator" in on_cpu.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -236,7 +237,7 @@ def test_a_stack_leads_to_the_line_of_the_program_itself(monkeypatch: pytest.Mon
 
     from gpuledger.model.run import write_table
     from gpuledger.report.base.terminal import Terminal
-    from gpuledger.report.text.unknown_text import unknown_lines
+    from gpuledger.report.text.unknown_text import FRAMES, unknown_lines
 
     rows = block_rows([life(1 << 20), life(1 << 20), life(50)])
     rows[0]["stack_id"] = rows[1]["stack_id"] = 0
@@ -255,6 +256,10 @@ def test_a_stack_leads_to_the_line_of_the_program_itself(monkeypatch: pytest.Mon
     assert "torch/nn/functional.py:10  pad" in text
     assert text.index("train.py:41  build_mask") < text.index("train.py:90")
     assert "… 1 more, 50 B" in text
+    deep = replace(first, stack=first.stack[:1] * (FRAMES + 1))
+    lines = "\n".join(unknown_lines(replace(found, items=(deep,)), 1, Terminal()))
+    assert "… 1 more frame" in lines
+    assert "frames" not in lines
 
 
 @pytest.mark.parametrize(

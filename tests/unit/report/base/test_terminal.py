@@ -12,7 +12,7 @@ from synthetic import HOSTILE
 
 from gpuledger.report.base.colors import CATEGORY_COLORS
 from gpuledger.report.base.phrases import column_unit, entry, of_capacity, percent, share
-from gpuledger.report.base.terminal import Bar, Cell, Terminal, TextColumn, TextTable, printable
+from gpuledger.report.base.terminal import MISSING, Bar, Cell, Terminal, TextColumn, TextTable, printable
 from gpuledger.units import format_bytes
 
 TEXTS = st.one_of(st.text(max_size=60), st.sampled_from(HOSTILE))
@@ -187,3 +187,22 @@ def test_an_entry_fits_and_loses_no_word(width: int | None) -> None:
     assert " ".join(" ".join(lines).split()) == f"Peak memory {text} second"
     assert all(len(line) <= (width or 200) for line in lines)
     assert not any(line.endswith(("793.2", "140.4", "(0.6")) for line in lines)
+
+
+@pytest.mark.parametrize("dash", [MISSING, Cell(MISSING)])
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_an_optional_column_of_dashes_is_left_out(dash: str | Cell, encoding: str) -> None:
+    columns = (TextColumn("name"), TextColumn("share", right=True, optional=1), TextColumn("before", right=True))
+    table = TextTable(columns, (("a", dash, MISSING), ("b", "", MISSING)))
+    head, *rows = table.lines(Terminal(80, encoding))
+    assert head.split() == ["name", "before"]
+    assert [len(row.split()) for row in rows] == [2, 2]
+    known = TextTable(columns, (("a", dash, MISSING), ("b", "3 %", MISSING)))
+    assert known.lines(Terminal(80, encoding))[0].split() == ["name", "share", "before"]
+
+
+def test_an_optional_column_without_any_text_is_left_out() -> None:
+    columns = (TextColumn("name"), TextColumn("note", optional=1), TextColumn("class"))
+    assert TextTable(columns, (("a", "", ""), ("b", " ", ""))).lines(Terminal()) == ["name  class", "a", "b"]
+    assert TextTable(columns, (("a", "", "A"), ("b", "new", ""))).lines(Terminal())[0] == "name  note  class"
+    assert TextTable(columns, ()).lines(Terminal()) == ["name  note  class"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
+from itertools import accumulate, combinations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,9 +17,11 @@ from gpuledger.analyze.step.times import break_down_time
 from gpuledger.analyze.view.report_tree import IDLE_PATH, Module, build_tree
 from gpuledger.analyze.view.step_amounts import Amount, owners_of
 from gpuledger.analyze.view.view import build_view
-from gpuledger.report.base.colors import PHASE_COLORS, UNKNOWN_COLOR, phase_color, phase_order
+from gpuledger.report.base.colors import CATEGORY_COLORS, PHASE_COLORS, UNKNOWN_COLOR, phase_color, phase_order
+from gpuledger.report.base.terminal import Terminal
 from gpuledger.report.html.amount_columns import amount_columns
 from gpuledger.report.html.payload import build_payload
+from gpuledger.report.text.show_text import TableOptions, show_lines
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,9 +73,19 @@ def test_bars_are_cut_from_the_same_sums(payload: dict[str, Any]) -> None:
     for bar in (by_part, by_kind):
         assert bar["whole"] == pytest.approx(sum(amount for _, amount in bar["parts"]))
         assert bar["whole"] == pytest.approx(time["work_ns"] + time["idle_ns"], abs=2)
-    assert [name for name, _ in by_part["parts"]] == ["forward", "backward", "optimizer", "data", IDLE]
+    assert [name for name, _ in by_part["parts"]] == ["forward", "backward", "optimizer", "between", IDLE]
     assert by_part["whole"] == time["unprofiled"]["median_ns"]
     assert [name for name, _ in by_kind["parts"]] == ["kernel", "copy", IDLE]
+
+
+def test_parts_of_a_step_on_the_cpu_are_those_of_the_first_screen(tmp_path: Path) -> None:
+    run = load_timed(tmp_path / "host.ledger", host=True)
+    view = build_view(run)
+    (bar,) = build_payload(view)["views"][0]["bars"]
+    names = {name for name, _ in bar["parts"]}
+    assert {"other operators", "outside operators"} <= names
+    line = " ".join(show_lines(view, TableOptions(), Terminal()))
+    assert [name for name, time_ns in bar["parts"] if time_ns >= 0.001 * bar["whole"] and f"{name} " not in line] == []
 
 
 def test_joules_are_those_of_the_breakdown(run: Run, payload: dict[str, Any]) -> None:
@@ -82,6 +94,9 @@ def test_joules_are_those_of_the_breakdown(run: Run, payload: dict[str, Any]) ->
     view = payload["views"][0]
     columns = view["energy"]["accounts"]
     assert sum(columns["amount"]) == pytest.approx(energy.step_energy_j) == pytest.approx(100.0)
+    colors = {part["key"]: part["color"] for part in view["parts"]}
+    assert list(colors) == ["forward", "backward", "optimizer", "between", "kernel", "copy", IDLE]
+    assert {name for bar in view["bars"] for name, _ in bar["parts"]} == colors.keys()
     assert view["bars"][2]["whole"] == pytest.approx(energy.step_energy_j)
     largest = max(columns["amount"])
     place = columns["amount"].index(largest)
@@ -123,3 +138,29 @@ def test_phases_stand_in_the_order_of_a_step() -> None:
     assert phase_order((IDLE, "warp drive", "backward", "forward")) == ("forward", "backward", "warp drive", IDLE)
     assert phase_color("warp drive") == UNKNOWN_COLOR
     assert phase_color("forward") == PHASE_COLORS["forward"]
+
+
+def test_no_time_has_the_colour_of_a_category_of_memory() -> None:
+    assert not set(PHASE_COLORS.values()) & set(CATEGORY_COLORS.values())
+    same = {("between", "other operators"), ("outside operators", "idle")}
+    twice = {pair for pair in combinations(PHASE_COLORS, 2) if PHASE_COLORS[pair[0]] == PHASE_COLORS[pair[1]]}
+    assert twice == same, "one meaning has one colour"
+
+
+@pytest.mark.parametrize("background", ["#ffffff", "#1b1e22"])
+def test_the_colours_of_time_can_be_seen_on_both_backgrounds(background: str) -> None:
+    assert {
+        name: contrast(color, background) for name, color in PHASE_COLORS.items() if contrast(color, background) < 3
+    } == {}
+
+
+def contrast(one: str, other: str) -> float:
+    """Return the contrast of two colours as WCAG 2 has it, from 1 to 21."""
+    darker, lighter = sorted((luminance(one), luminance(other)))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def luminance(color: str) -> float:
+    red, green, blue = (int(color[at : at + 2], 16) / 255 for at in (1, 3, 5))
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in (red, green, blue)]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

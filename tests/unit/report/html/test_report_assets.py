@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
+from gpuledger.report.base.phrases import rate, share
 from gpuledger.report.html.report_page import VENDORED_SCRIPTS, VENDORED_STYLES, asset, markup, script_files
-from gpuledger.units import format_bytes, format_frac, format_joules, format_ns
+from gpuledger.units import format_bytes, format_joules, format_ns, parse_bytes
 
 ASSETS = Path(str(files("gpuledger.report"))) / "assets"
 VENDOR = ASSETS / "vendor"
@@ -103,13 +104,44 @@ def test_units_read_the_same_in_the_terminal_and_on_the_page(node: str) -> None:
     script = f"""{asset("js/format.js")}
     const sizes = {json.dumps(numbers)}, times = {json.dumps(times)}, joules = {json.dumps(joules)};
     console.log(JSON.stringify([sizes.map(formatBytes), times.map(formatNs), sizes.map((one) => formatShare(one, 4096)),
-      joules.map(formatJoules), [formatBytes(null), formatNs(null), formatJoules(null)]]));"""
-    shown_sizes, shown_times, shares, shown_joules, missing = evaluate(node, script)
+      joules.map((one) => formatJoules(one)), joules.map(formatRate),
+      [formatBytes(null), formatNs(null), formatJoules(null)]]));"""
+    shown_sizes, shown_times, shares, shown_joules, rates, missing = evaluate(node, script)
+    assert rates[:-1] == [rate(value) for value in joules[:-1]]
     assert shown_joules == [format_joules(value) for value in joules]
     assert shown_sizes == [format_bytes(value) for value in numbers]
     assert shown_times == [format_ns(value) for value in times]
-    assert shares == [format_frac(value / 4096) for value in numbers]
+    assert shares == [share(value, 4096) for value in numbers]
     assert missing == [format_bytes(None), format_ns(None), format_joules(None)]
+
+
+def test_uncertainties_read_the_same_in_the_terminal_and_on_the_page(node: str) -> None:
+    pairs = [(1.6, 0.00666), (100, 2), (0, 0), (753.81, 3.14), (2e3, 1), (1e-3, 0.5), (5, 1e-12), (3.5, 0.001)]
+    script = f"""{asset("js/format.js")}
+    const pairs = {json.dumps(pairs)};
+    console.log(JSON.stringify(pairs.flatMap((one) => [formatJoules(...one), formatUncertainty(...one)])));"""
+    shown = evaluate(node, script)
+    assert shown[::2] == [format_joules(*pair) for pair in pairs]
+    assert shown[1::2] == [text[text.index("±") :] for text in shown[::2]]
+
+
+def test_labels_of_an_axis_are_exact(node: str) -> None:
+    """Rounded labels of 1.25 s and 3.75 s, or of 512,000 bytes in MiB, would be wrong by up to a fifth."""
+    script = f"""{asset("js/format.js")}{asset("js/timeline.js")}
+    const ticks = (step) => [0, 1, 2, 3].map((number) => number * step);
+    const sizes = byteIncrements();
+    console.log(JSON.stringify([sizes.map((step) => String(BigInt(step))), sizes.map((step) => byteLabels(ticks(step))),
+      [1.25, 2.5, 0.002, 25e-9].map((step) => timeLabels(ticks(step)))]));"""
+    increments, sizes, times = evaluate(node, script)
+    for step, labels in zip(increments, sizes, strict=True):
+        step = int(step)
+        assert [parse_bytes(label) if label != "0" else 0 for label in labels] == [step * number for number in range(4)]
+    assert times == [
+        ["0.00 s", "1.25 s", "2.50 s", "3.75 s"],
+        ["0.0 s", "2.5 s", "5.0 s", "7.5 s"],
+        ["0 ms", "2 ms", "4 ms", "6 ms"],
+        ["0.000 µs", "0.025 µs", "0.050 µs", "0.075 µs"],
+    ]
 
 
 def test_copies_keep_their_columns_whatever_the_names(node: str) -> None:

@@ -71,7 +71,7 @@ def test_a_process_is_described_with_its_own_device() -> None:
     assert facts["Device UUID"] == "GPU-1"
     assert facts["Recorded steps"] == "1 to 3 of 8 seen"
     assert facts["Pauses of the recorder"] == "2, 3.00 ms in total"
-    assert facts["Allocator settings"] == "expandable_segments=True"
+    assert facts["Allocator settings"] == "expandable_segments:True"
 
 
 def test_checks_and_out_of_memory_are_those_of_the_device() -> None:
@@ -81,10 +81,10 @@ def test_checks_and_out_of_memory_are_those_of_the_device() -> None:
             ReplayCheck(name="a", device_idx=0, expected=1, found=1, ok=True),
             ReplayCheck(name="b", device_idx=1, expected=2, found=3, ok=False),
         ),
-        oom=(FailedAllocation(device_idx=1, tried_bytes=7),),
+        oom=(FailedAllocation(device_idx=1, tried_bytes=7), FailedAllocation(device_idx=-1, tried_bytes=8)),
     )
     assert check_rows(manifest, 1) == [{"name": "b", "expected": "2", "found": "3", "ok": False}]
     assert oom_rows(manifest, 0) == []
-    assert oom_rows(manifest, 1) == [
-        {"tried_bytes": 7, "total_bytes": None, "free_bytes": None, "largest_free_bytes": None}
-    ]
+    unknown = {"total_bytes": None, "free_bytes": None, "largest_free_bytes": None}
+    assert oom_rows(manifest, 1) == [{"tried_bytes": 7, **unknown, "place": "GPU"}]
+    assert oom_rows(manifest, -1) == [{"tried_bytes": 8, **unknown, "place": "machine"}]

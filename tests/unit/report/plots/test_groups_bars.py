@@ -89,6 +89,9 @@ def test_what_is_below_the_smallest_share_is_named(panels: list[Panel], kind: st
     small = [group.name for group in drawn if 0 < group.bytes < 0.05 * total]
     assert small
     assert [name for name in small if name not in foot] == []
+    left = [line.name for line in panel.grouping.untrackable.lines if line.bytes]
+    assert any("_" in name for name in left)
+    assert [name for name in left if name.replace("_", " ") not in foot] == []
 
 
 @pytest.mark.parametrize("kind", KINDS)

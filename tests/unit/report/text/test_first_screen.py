@@ -46,7 +46,7 @@ def test_a_run_of_a_gpu_answers_every_question_in_order() -> None:
     text = " ".join(" ".join(lines).split())
     assert "793.2 MiB of 140.4 GiB (0.6 %) on cuda:0 NVIDIA H200, in step 2, backward of layers.0 (Linear)" in text
     assert "GPU busy 3.02 ms (72 %; copies 71.86 µs), idle 1.15 ms (28 %)" in text
-    assert "1.60 J ± 6.66 mJ per step, 24.42 µJ per sample" in text
+    assert "1.600 ± 0.007 J per step, 24.42 µJ per sample" in text
     assert "profiled steps are 1.8× slower than unprofiled ones" in text
 
 

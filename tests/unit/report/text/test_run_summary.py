@@ -128,6 +128,8 @@ def test_host_memory_has_the_peak_of_each_kind(run: Path) -> None:
     recorded = changed(run, host_memory=kinds, host_limit_bytes=64 << 30)
     peaks = "peaks: resident 3.0 GiB, started processes 5.0 GiB, /dev/shm of all processes 256.0 MiB"
     assert f"Host memory         {peaks}; limit of the cgroup 64.0 GiB" in summary(recorded)
+    alone = changed(run, host_memory=kinds[:1], host_limit_bytes=None)
+    assert "Host memory         peak: resident 3.0 GiB\n" in summary(alone)
     document = show_document(build_view(recorded))["host_memory"]
     assert document["limit_bytes"] == 64 << 30
     assert document["kinds"]["workers"] == {"bytes": 1 << 30, "peak_bytes": 5 << 30}

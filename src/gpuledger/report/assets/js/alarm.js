@@ -8,7 +8,7 @@ function drawAlarm(view) {
 
 function oomSentence(one) {
   const parts = [`Out of memory: ${formatBytes(one.tried_bytes)} requested`];
-  if (one.free_bytes !== null) parts.push(`the GPU had ${formatBytes(one.free_bytes)} free`);
+  if (one.free_bytes !== null) parts.push(`the ${one.place} had ${formatBytes(one.free_bytes)} free`);
   if (one.largest_free_bytes !== null) parts.push(`the largest free block was ${formatBytes(one.largest_free_bytes)}`);
   return `${parts.join("; ")}.`;
 }

@@ -17,7 +17,7 @@ class App {
   }
 
   get view() {
-    return REPORT.views[Number(this.store.state.view)] || REPORT.views[0];
+    return REPORT.views[shownView(this.store.state)];
   }
 
   /** Redraw what depends on the parts of the state that changed. */

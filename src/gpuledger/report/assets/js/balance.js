@@ -8,6 +8,7 @@ function drawBalance(view) {
   const card = { bytes: balance.total_bytes, name: "GPU" };
   const rows = balance.lines.map((line) => balanceRow(line, place.get(line), line.level === 0 ? card : used));
   byId("balance-body").replaceChildren(...rows);
+  byId("balance-section").querySelector("h2").textContent = view.device_idx < 0 ? "Memory balance" : "GPU memory balance";
   byId("balance-caption").textContent = balanceCaption(view);
   byId("balance-notes").replaceChildren(...balance.notes.map((note) => element("li", {}, printable(note))));
 }
@@ -24,6 +25,7 @@ function balanceCaption(view) {
   const { balance } = view;
   const place = placeOf(view.instants[view.peak]);
   const where = `${printable(balance.device_name) || "the device"} at the peak${place ? ` (${place})` : ""}`;
+  if (view.device_idx < 0) return `${where}.`;
   if (balance.used_bytes === null) return `${where}. GPU memory was not sampled in this run.`;
   return `${where}: ${formatBytes(balance.used_bytes)} used${balance.total_bytes ? ` of ${formatBytes(balance.total_bytes)}` : ""}${balance.process_bytes === null ? "" : `, ${formatBytes(balance.process_bytes)} of it by this process`}.`;
 }

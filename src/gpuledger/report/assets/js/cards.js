@@ -120,7 +120,7 @@ function busyCard(view, base) {
     value: share || formatNs(time.on_host ? time.work_ns : time.busy_ns),
     exact: `${groupDigits(time.on_host ? time.work_ns : time.busy_ns)} ns${time.of_program ? "" : " per step"}`,
     lines: [
-      time.of_program ? `of the program, ${time.on_host ? "host time, " : ""}Kineto` : time.on_host ? "host time, Kineto" : `${formatNs(time.busy_ns)} of ${step === null ? "an unknown step" : `${time.of_profiled_step ? "a profiled step of " : ""}${formatNs(step)}`}`,
+      time.of_program ? `of the program, ${time.on_host ? "host time, " : ""}${time.source}` : time.on_host ? `host time, ${time.source}` : `${formatNs(time.busy_ns)} of ${step === null ? "an unknown step" : `${time.of_profiled_step ? "a profiled step of " : ""}${formatNs(step)}`}`,
       [copies, collectives].filter(Boolean).join(", ") || null,
       time.idle_ns === null ? null : `${formatNs(time.idle_ns)} idle`,
     ],
@@ -139,7 +139,7 @@ function energyCard(view, base) {
     value: formatJoules(energy.step_energy_j),
     exact: `${energy.step_energy_j} J per step`,
     lines: [
-      `± ${formatJoules(energy.step_uncertainty_j)}`,
+      formatUncertainty(energy.step_energy_j, energy.step_uncertainty_j),
       energy.unusual_step_s === null ? null : `of a step of ${formatNs(1e9 * energy.unusual_step_s)}`,
       view.rates && view.rates.sample_energy_j !== null ? `${formatJoules(view.rates.sample_energy_j)} per sample` : null,
       energy.base_w === null ? null : `base power ${formatWatts(energy.base_w)}`,

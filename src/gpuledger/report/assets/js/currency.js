@@ -79,10 +79,10 @@ function chosenLedger(view, state) {
 function stepSummary(view, currency) {
   if (currency === "energy") return energySummary(view.energy);
   const { time } = view;
-  if (time.of_program && time.on_host) return [`${formatNs(time.work_ns)} of operators`, "of the program, host time, Kineto"];
-  if (time.of_program) return [`${formatNs(time.work_ns)} of work`, `${formatNs(time.busy_ns)} busy · of the program, Kineto`];
+  if (time.of_program && time.on_host) return [`${formatNs(time.work_ns)} of operators`, `of the program, host time, ${time.source}`];
+  if (time.of_program) return [`${formatNs(time.work_ns)} of work`, `${formatNs(time.busy_ns)} busy · of the program, ${time.source}`];
   const mean = `mean of ${time.steps} ${time.steps === 1 ? "step" : "steps"}`;
-  if (time.on_host) return [`${formatNs(time.work_ns)} of operators`, `host time, Kineto, ${mean}`];
+  if (time.on_host) return [`${formatNs(time.work_ns)} of operators`, `host time, ${time.source}, ${mean}`];
   const idle = time.idle_ns === null ? "idle time unknown: no unprofiled step" : `${formatNs(time.idle_ns)} idle (time of ${time.of_profiled_step ? "a profiled" : "an unprofiled"} step minus busy time)`;
   return [`${formatNs(time.work_ns)} of work`, `${formatNs(time.busy_ns)} busy · ${idle} · ${mean}`];
 }
@@ -90,5 +90,5 @@ function stepSummary(view, currency) {
 function energySummary(energy) {
   const base = energy.base_w === null ? "" : ` · base power ${formatWatts(energy.base_w)}`;
   const mean = `mean of ${energy.steps} ${energy.steps === 1 ? "step" : "steps"}`;
-  return [`${formatJoules(energy.step_energy_j)} ± ${formatJoules(energy.step_uncertainty_j)}`, `${mean}${base}. Of a row: ${printable(energy.method)}.`];
+  return [formatJoules(energy.step_energy_j, energy.step_uncertainty_j), `${mean}${base}. Of a row: ${printable(energy.method)}.`];
 }

@@ -2,7 +2,9 @@
 
 /** Show the errors and the growth of `view`; the section is away where there are none. */
 function drawFailures(view) {
-  byId("failures-section").hidden = !(view.failures.length || view.growth.length);
+  const topics = [view.failures.length ? "out of memory" : "", view.growth.length ? "growth" : ""].filter(Boolean).join(" and ");
+  byId("failures-section").hidden = !topics;
+  if (topics) byId("failures-section").querySelector("h2").textContent = sentence(topics).slice(0, -1);
   const growth = view.growth.map((text) => element("p", {}, `Memory grows: ${printable(text)}.`));
   byId("failures").replaceChildren(...growth, ...view.failures.map(failureElement));
 }
@@ -15,8 +17,7 @@ function failureElement(failure) {
     element("p", { className: "strong" }, sentence(failure.cause)),
     ...[failure.request, ...failure.memory].map((text) => element("p", {}, sentence(text))),
     lastSteps(failure.last_steps),
-    element("p", {}, "This request:"),
-    element("ul", {}, ...remedies),
+    ...(remedies.length ? [element("p", {}, "This request:"), element("ul", {}, ...remedies)] : []),
     failure.segments.length ? memoryMap(failure) : null,
   );
 }

@@ -12,7 +12,7 @@ function findingItem(finding, state) {
     "li",
     {},
     element("a", { className: "finding-title", href, onclick: () => byId("instant-section").scrollIntoView() }, printable(finding.title)),
-    element("span", { className: "number strong", "data-tip": formatExact(finding.saving) }, `saves about ${formatBytes(finding.saving)}`),
+    element("span", { className: "number strong", "data-tip": formatExact(finding.saving) }, `saves ${finding.at_least ? "at most" : "about"} ${formatBytes(finding.saving)}`),
     element("span", { className: "muted" }, ` of ${printable(finding.saved_from)}${peakThen(finding)}`),
     element("p", {}, `${sentence(finding.evidence)} ${sentence(finding.advice)}`),
     element("code", { className: "path" }, printable(finding.command)),

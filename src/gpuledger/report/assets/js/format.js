@@ -41,10 +41,11 @@ function groupDigits(number) {
   return String(number).replace(/\B(?=(\d{3})+(?!\d))/g, ",");
 }
 
-/** Return `part / whole` as "51.3 %"; "" where either is missing. */
+/** Return `part / whole` as "51.3 %" or "< 0.1 %"; "" where either is missing. */
 function formatShare(part, whole) {
   if (!whole || part === null || part === undefined) return "";
-  return `${fixed((part / whole) * 100, 1)} %`;
+  const share = part / whole;
+  return share > 0 && share < 0.0005 ? "< 0.1 %" : `${fixed(share * 100, 1)} %`;
 }
 
 const TIME_UNITS = [["ns", 1, 1000], ["µs", 1e3, 1000], ["ms", 1e6, 1000], ["s", 1e9, 120], ["min", 60e9, 120], ["h", 3600e9, Infinity]];
@@ -60,11 +61,27 @@ function formatNs(ns) {
 
 const JOULE_UNITS = [["µJ", 1e-6], ["mJ", 1e-3], ["J", 1], ["kJ", 1e3], ["MJ", 1e6]];
 
-/** Return joules as "251.30 J". */
-function formatJoules(joules) {
+/** Return joules as "251.30 J"; with an uncertainty, both in the unit of the value, as "1.600 ± 0.007 J". */
+function formatJoules(joules, uncertainty = null) {
   if (joules === null || joules === undefined) return MISSING;
-  const [unit, factor] = JOULE_UNITS.find(([, one]) => Number(fixed(Math.abs(joules) / one, 2)) < 1000) || JOULE_UNITS[JOULE_UNITS.length - 1];
-  return `${fixed(joules / factor, 2)} ${unit}`;
+  const [unit, factor] = jouleUnit(joules);
+  if (uncertainty === null) return `${fixed(joules / factor, 2)} ${unit}`;
+  return `${fixed(joules / factor, decimalsFor(uncertainty / factor))} ${formatUncertainty(joules, uncertainty)}`;
+}
+
+/** Return the uncertainty of an energy in the unit that the energy has, as "± 0.007 J". */
+function formatUncertainty(joules, uncertainty) {
+  const [unit, factor] = jouleUnit(joules);
+  return `± ${fixed(uncertainty / factor, decimalsFor(uncertainty / factor))} ${unit}`;
+}
+
+function jouleUnit(joules) {
+  return JOULE_UNITS.find(([, one]) => Number(fixed(Math.abs(joules) / one, 2)) < 1000) || JOULE_UNITS[JOULE_UNITS.length - 1];
+}
+
+/** Return how many decimals show a digit of `half`: two to six. */
+function decimalsFor(half) {
+  return [2, 3, 4, 5, 6].find((decimals) => half * 10 ** decimals >= 1) || 2;
 }
 
 /** Return watts as "412 W". */

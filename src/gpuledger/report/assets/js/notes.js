@@ -1,9 +1,9 @@
 // What a reader should know of the recording.
 
-/** Show the notes of `view`. */
+/** Show the notes of `view`; the section is away where there are none. */
 function drawNotes(view) {
-  const notes = view.notes.map((note) => element("li", {}, printable(note)));
-  byId("notes").replaceChildren(...(notes.length ? notes : [element("li", { className: "muted" }, "No notes.")]));
+  byId("notes-section").hidden = !view.notes.length;
+  byId("notes").replaceChildren(...view.notes.map((note) => element("li", {}, printable(note))));
 }
 
 registerSection("notes", drawNotes);

@@ -44,7 +44,7 @@ function rankBar(store, ranks, [rank, device, coordinate, bytes], place, most) {
     {
       className: "rank-bar",
       type: view < 0 ? null : "button",
-      "aria-pressed": view < 0 ? null : String(String(view) === store.state.view),
+      "aria-pressed": view < 0 ? null : String(view === shownView(store.state)),
       "data-tip": [coordinate, formatBytes(bytes), ...largest].filter(Boolean).join(", "),
       onclick: view < 0 ? null : () => store.set({ view: String(view) }),
     },

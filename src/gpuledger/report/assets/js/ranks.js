@@ -14,7 +14,7 @@ function drawRanks(store) {
   drawRankSet(store);
   if (!several) return;
   byId("view").replaceChildren(...REPORT.views.map((view, number) => element("option", { value: String(number) }, viewLabel(view))));
-  byId("view").value = store.state.view;
+  byId("view").value = String(shownView(store.state));
   const most = Math.max(...REPORT.views.map(peakBytes));
   byId("ranks-body").replaceChildren(...REPORT.views.map((view, number) => rankRow(store, view, number, most)));
   const all = REPORT.rank_set?.lines.map(([rank, device_idx, , bytes]) => ({ rank, device_idx, bytes }));
@@ -26,11 +26,18 @@ function peakBytes({ kind, summary }) {
   return kind === "card" ? summary.peak_used_bytes : summary.recorded_peak_allocated_bytes;
 }
 
+/** Return the number of the view that the state asks for; without one, of the first one with the highest peak. */
+function shownView(state) {
+  if (state.view !== "" && REPORT.views[Number(state.view)]) return Number(state.view);
+  const peaks = REPORT.views.map((view) => (view.kind === REPORT.views[0].kind ? peakBytes(view) : -1));
+  return peaks.indexOf(Math.max(...peaks));
+}
+
 function rankRow(store, view, number, most) {
   const { summary } = view;
   const row = element(
     "tr",
-    { "aria-current": String(number) === store.state.view ? "true" : null },
+    { "aria-current": number === shownView(store.state) ? "true" : null },
     element("th", { scope: "row" }, element("button", { type: "button", className: "link", onclick: () => store.set({ view: String(number) }) }, viewLabel(view))),
     element("td", { className: "column-bytes" }, bytesElement(peakBytes(view))),
     element("td", { className: "column-bar" }, splitBar([{ amount: peakBytes(view), color: "var(--accent)" }], most)),

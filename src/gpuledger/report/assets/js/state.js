@@ -1,7 +1,7 @@
 // What the reader has chosen. It lives in the address, so a link shows the same picture.
 
 const DEFAULT_STATE = {
-  view: "0",
+  view: "",
   at: "peak",
   zoom: "",
   node: "0",

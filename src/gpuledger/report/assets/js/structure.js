@@ -187,7 +187,7 @@ class Structure {
     if (tree.className[box.node]) lines.push({ text: tree.className[box.node], className: "tip-source" });
     if (box.account >= 0) {
       const category = this.categoryOf(box);
-      const around = uncertainty && uncertainty[box.account] !== null ? ` ± ${currency.format(uncertainty[box.account])}` : "";
+      const around = uncertainty && uncertainty[box.account] !== null ? ` ${formatUncertainty(amount, uncertainty[box.account])}` : "";
       return [...lines, { text: formatName(category.key), color: category.color, value: shares }, { text: `${currency.exact(amount)}${around}`, className: "tip-source" }];
     }
     lines.push({ text: shares });

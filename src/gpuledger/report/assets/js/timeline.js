@@ -238,24 +238,30 @@ function hasMoreThanRecorded(view) {
   return end - start > 1.05 * (recorded[1] - recorded[0]);
 }
 
-/** Return increments of the byte axis: 1, 2, 5, 10, … 500 of each unit. */
+/** Return increments of the byte axis: powers of two, so that a tick has few decimals in the next unit, too. */
 function byteIncrements() {
-  const steps = [1, 2, 5, 10, 20, 50, 100, 200, 500];
-  return BYTE_UNITS.flatMap((_, exponent) => steps.map((step) => step * 1024 ** exponent));
+  return BYTE_UNITS.flatMap((_, exponent) => Array.from({ length: 10 }, (__, power) => 2 ** power * 1024 ** exponent));
 }
 
-/** Return byte labels that share the largest tick's unit. */
+/** Return the fewest decimals, at most 6, with which multiples of `step` are exact. */
+function decimalsOf(step) {
+  let decimals = 0;
+  while (decimals < 6 && Math.abs(step - Number(step.toFixed(decimals))) > 1e-6 * step) decimals += 1;
+  return decimals;
+}
+
+/** Return byte labels that share the largest tick's unit and its decimals. */
 function byteLabels(ticks) {
   const exponent = byteExponent(Math.max(...ticks));
-  const whole = ticks.every((tick) => Number.isInteger(tick / 1024 ** exponent));
-  return ticks.map((tick) => (tick === 0 ? "0" : `${(tick / 1024 ** exponent).toFixed(whole ? 0 : 1)} ${BYTE_UNITS[exponent]}`));
+  const decimals = Math.max(...ticks.map((tick) => decimalsOf(tick / 1024 ** exponent)));
+  return ticks.map((tick) => (tick === 0 ? "0" : `${(tick / 1024 ** exponent).toFixed(decimals)} ${BYTE_UNITS[exponent]}`));
 }
 
 /** Return time labels that share one unit and its decimals. */
 function timeLabels(ticks) {
   const span = ticks.length > 1 ? ticks[1] - ticks[0] : 1;
   const [factor, unit] = ticks[ticks.length - 1] >= 1 ? [1, "s"] : ticks[ticks.length - 1] >= 1e-3 ? [1e3, "ms"] : [1e6, "µs"];
-  const decimals = Math.min(6, Math.max(0, Math.ceil(-Math.log10(span * factor) - 1e-9)));
+  const decimals = decimalsOf(span * factor);
   return ticks.map((tick) => `${(tick * factor).toFixed(decimals)} ${unit}`);
 }
 

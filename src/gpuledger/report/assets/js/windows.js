@@ -10,10 +10,10 @@ function windowRow(row) {
   const seconds = (row.end - row.start) / 1e9;
   const joules = row.energy_j === null ? element("span", { className: "muted" }, "below the counter's resolution") : amountElement(row.energy_j, { format: formatJoules, exact: (joules_) => `${joules_} J, ${row.ticks} ticks` });
   const cells = [
-    element("td", { className: "column-amount" }, element("span", { className: "number" }, formatNs(row.start))),
+    element("td", { className: "column-amount" }, element("span", { className: "number" }, row.start === 0 ? "0 s" : formatNs(row.start))),
     element("td", { className: "column-amount" }, element("span", { className: "number" }, formatNs(row.end - row.start))),
     element("td", { className: "column-amount" }, joules),
-    element("td", { className: "column-amount" }, element("span", { className: "number" }, row.uncertainty_j === null ? "" : `± ${formatJoules(row.uncertainty_j)}`)),
+    element("td", { className: "column-amount" }, element("span", { className: "number" }, row.uncertainty_j === null || row.energy_j === null ? "" : formatUncertainty(row.energy_j, row.uncertainty_j))),
     element("td", { className: "column-amount" }, element("span", { className: "number" }, row.energy_j === null || !seconds ? "" : formatWatts(row.energy_j / seconds))),
     element("td", { className: "column-amount" }, element("span", { className: "number" }, row.throttled_ns ? formatNs(row.throttled_ns) : "")),
   ];

@@ -127,6 +127,7 @@ def _time(times: TimeBreakdown, view: DeviceView, phases: dict[str, int]) -> dic
         "steps": times.steps,
         "on_host": times.on_host,
         "of_program": view.rank.manifest.timed_program is not None,
+        "source": "Kineto" if view.rank.manifest.recorded_time_steps is None else "recorder",
         "work_ns": round(times.work_ns),
         "busy_ns": round(times.busy_ns),
         "step_ns": None if times.step_ns is None else round(times.step_ns),

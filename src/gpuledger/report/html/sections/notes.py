@@ -33,4 +33,5 @@ SECTION = Section(
         "notes": Definition("Notes", "limits and problems of this recording", "the run"),
     },
     body='<ul id="notes" class="notes"></ul>',
+    is_hidden=True,
 )
