@@ -114,6 +114,7 @@ Keys of `rank-N/manifest.json`:
 | `operators` | names of operators; `blocks.operator_id` is the place in this list |
 | `oom` | out-of-memory errors: the request, free memory, step, module_id, frames, inputs, thread, times, alloc_conf |
 | `censuses`, `failure_census` | live tensors after some steps: groups, graph_nodes, and the holder that grew |
+| `tensor_counts` | some steps after the measurements, and numbers that become larger by one with each live tensor |
 | `kept_blocks` | blocks of the recorded steps that were alive at the end of the last step, hidden in a graph or not |
 | `host_memory`, `host_limit_bytes` | resident, shared, pinned memory, /dev/shm and workers; the cgroup's limit |
 | `recorder_bytes` | host memory of the recorder |
@@ -136,6 +137,7 @@ JOURNAL_ROWS = {
     "process_samples": "memory of one process on the GPU",
     "steps": "a step",
     "activities": "an event of the timing measurement, from PyTorch's profiler",
+    "operators": "one operator in the recorded steps of a program on a CPU; names in the fact `timed_operators`",
     "captures": "an operator in the capture of a CUDA graph, or a launch into the graph",
     "sensors": "a sample of the GPU's slower sensors, at the time of a row of samples",
     "windows": "an energy window",

@@ -40,7 +40,7 @@ TYPED = {
     "docs/diff.md": ["25 %", "95 %"],
     "docs/estimate-simulation.md": ["10 times", "100 times", "20 s"],
     "docs/experiments/window.md": ["1.5 s", "100 ms", "30 s"],
-    "docs/flight-recorder.md": ["0.1 %", "0.2 %", "0.5 %", "1 KiB", "2 %", "2.5 ms", "20 ms", "50 ms"],
+    "docs/flight-recorder.md": ["0.1 %", "0.2 %", "0.5 %", "1 KiB", "1 MiB", "2 %", "2.5 ms", "20 ms", "50 ms"],
     "docs/format.md": ["1 MiB", "100 ms", "25 ms", "4 KiB"],
     "docs/groups.md": ["5 %"],
     "docs/jobs/layer-cost.md": ["100 %", "101.81 µs", "46.23 mJ", "90 %"],

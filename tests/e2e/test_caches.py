@@ -97,6 +97,41 @@ def test_keys_and_values_that_the_program_makes(
     assert not [block for block in run.of("cache") if not block.kept]
 
 
+class Returning(nn.Module):
+    """Returns its keys and values beside its output, as functions of pairs do, and is given them by the next call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.ModuleList(nn.Linear(WIDTH, 3 * WIDTH) for _ in range(2))
+
+    def forward(
+        self, x: torch.Tensor, pairs: list[tuple[torch.Tensor, torch.Tensor]] | None
+    ) -> tuple[torch.Tensor, list[tuple[torch.Tensor, torch.Tensor]]]:
+        kept = []
+        for number, layer in enumerate(self.qkv):
+            q, k, v = layer(x).chunk(3, dim=-1)
+            if pairs is not None:
+                k, v = torch.cat([pairs[number][0], k], 1), torch.cat([pairs[number][1], v], 1)
+            x = x + torch.softmax(q @ k.transpose(1, 2), -1) @ v
+            kept.append((k, v))
+        return x, kept
+
+
+def test_keys_and_values_that_a_call_returns_and_the_next_one_is_given() -> None:
+    def program(_: object) -> object:
+        model = Returning().eval()
+        with torch.no_grad():
+            x, pairs = model(torch.ones(ROWS, LENGTH, WIDTH), None)
+            for _ in range(STEPS):
+                x, pairs = model(torch.ones(ROWS, 1, WIDTH), pairs)
+        return model, pairs, x
+
+    run = record_own(program)
+    assert [block.bytes for block in run.of("cache", step=1)] == [3 * LAYER_BYTES] * 2, "both are views of it"
+    for step in range(2, STEPS + 1):
+        assert [block.bytes for block in run.of("cache", step=step)] == [ROWS * (LENGTH + step - 1) * WIDTH * 4] * 4
+
+
 def kept_outputs(run_model: Callable[[nn.Module, list[torch.Tensor]], None]) -> Recorded:
     def program(_: object) -> object:
         model, outputs = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU()).eval(), list[torch.Tensor]()

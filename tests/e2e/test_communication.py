@@ -64,6 +64,34 @@ def test_buckets_that_are_the_gradients_are_gradients() -> None:
     }  # the module around all of their parameters
 
 
+@pytest.mark.parametrize("kind", ["fp16", "PowerSGD"])
+def test_what_a_hook_compresses_a_bucket_into_is_communication(kind: str) -> None:
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+
+    def program(_: object) -> object:
+        net = nn.Sequential(nn.Linear(256, 256, bias=False), nn.ReLU(), nn.Linear(256, 256, bias=False))
+        model = DistributedDataParallel(net)
+        if kind == "fp16":
+            model.register_comm_hook(None, default_hooks.fp16_compress_hook)
+        else:
+            state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=2)
+            model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.randn(4, 256)).sum().backward()
+            optimizer.step()
+        return model, optimizer
+
+    run = record_own(program)
+    weight_bytes = 2 * 256 * 256 * 4
+    in_backward = {block.bytes for block in run.of("communication") if block.phase == "backward"}
+    assert max(in_backward) == (weight_bytes // 2 if kind == "fp16" else weight_bytes)  # PowerSGD keeps its errors
+    assert {block.module for block in run.of("communication") if block.bytes > 64} == {"DistributedDataParallel"}
+    assert max(block.bytes for block in run.of("activation_gradient")) < weight_bytes // 4
+    assert run.manifest.notes == ()
+
+
 def test_the_entrances_are_torchs_own_again() -> None:
     before = DistributedDataParallel._ddp_init_helper, vars(distributed)["Reducer"]._rebuild_buckets
     train(views=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import pytest
 
@@ -95,6 +96,65 @@ def test_a_step_that_a_compiled_function_contains_is_in_the_phase_of_the_optimiz
     lines = {row["function"] for row in run.tables["stacks"]}
     assert "update" in lines
     assert not any(name.startswith("torch_dynamo_resume") for name in lines)
+
+
+def with_buffers_in_a_dict(model: nn.Module) -> tuple[Callable[[], None], object]:
+    weights = dict(model.named_parameters())
+    buffers = {name: torch.zeros_like(weight) for name, weight in weights.items()}
+
+    @torch.compile
+    def update() -> None:
+        with torch.no_grad():
+            for name, weight in weights.items():
+                assert weight.grad is not None
+                buffers[name].mul_(0.9).add_(weight.grad)
+                weight.sub_(0.01 * buffers[name])
+
+    return update, buffers
+
+
+def with_clipping_and_a_copy_of_the_weights(model: nn.Module) -> tuple[Callable[[], None], object]:
+    weights: list[torch.Tensor] = [*model.parameters()]
+    buffers, copies, scratch = ([torch.zeros_like(weight) for weight in weights] for _ in range(3))
+
+    @torch.compile
+    def step(weights: list[torch.Tensor], gradients: list[torch.Tensor], buffers: list[torch.Tensor]) -> None:
+        norm = torch.stack([one.norm() for one in gradients]).norm()
+        torch._foreach_copy_(scratch, gradients)
+        torch._foreach_mul_(scratch, torch.clamp(1 / norm, max=1.0))
+        torch._foreach_mul_(buffers, 0.9)
+        torch._foreach_add_(buffers, scratch)
+        for weight, buffer, copied in zip(weights, buffers, copies, strict=True):
+            weight -= 0.01 * buffer
+            copied[:] = 0.9 * copied + weight
+
+    def update() -> None:
+        with torch.no_grad():
+            step(weights, [weight.grad for weight in weights if weight.grad is not None], buffers)
+
+    return update, (buffers, copies, scratch)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.usefixtures("compiler_caches")
+@pytest.mark.parametrize("make", [with_buffers_in_a_dict, with_clipping_and_a_copy_of_the_weights])
+def test_what_a_compiled_update_carries_to_the_next_one_is_optimizer_state(
+    make: Callable[[nn.Module], tuple[Callable[[], None], object]],
+) -> None:
+    def program(_: object) -> object:
+        model = nn.Linear(32, 4)
+        update, kept = make(model)
+        for _step in range(4):
+            model.zero_grad()
+            model(torch.ones(4, 32)).square().sum().backward()
+            update()
+        return model, update, kept
+
+    for _cached in range(2):
+        torch._dynamo.reset()
+        run = record_own(program)
+        found = sorted((block.name, block.module, block.bytes) for block in run.of("optimizer_state"))
+        assert found == [("bias", "Linear", 16), ("weight", "Linear", 512)]
 
 
 @pytest.mark.filterwarnings("ignore")  # torch reads .grad of tensors that are no leaves

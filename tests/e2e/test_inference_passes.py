@@ -1,4 +1,4 @@
-"""Inference with all passes: steps are calls, told apart by shape, and nothing of ours is left on a module's call."""
+"""Inference with all passes: steps are calls, told apart by shape. A module's call has no variable of ours after it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_generation_loop_is_told_apart_by_shape(tmp_path: Path) -> None:
     assert parts.evaluation_ns == pytest.approx(evaluated_ns * parts.scale)
     assert parts.forward_ns == 0
     assert dict(parts.items())["evaluation"] == parts.evaluation_ns
-    assert parts.data_ns >= by_account["", "between"].time_ns * parts.scale > 0
+    assert parts.between_ns >= by_account["", "between"].time_ns * parts.scale > 0
     spans = [row for row in rank.table("spans").to_pylist() if row["kind"] == "host"]
     names = {row["name_id"]: row["name"] for row in rank.table("names").to_pylist()}
     assert {names[row["operator_id"]]: row["phase"] for row in spans} == {

@@ -306,7 +306,7 @@ def test_weights_that_a_function_returns_anew_are_weights() -> None:
 
     run = record_own(program)
     weights = [(block.name, block.bytes) for block in run.of("weight")]
-    assert sorted(weights) == sorted(4 * STATE)  # those of the model, and three that stood in for them
+    assert sorted(weights) == sorted(5 * STATE)  # those of the model, and four that stood in for them
     assert states(run) == sorted(2 * STATE)  # of the parameters that were detached
 
 
@@ -335,6 +335,20 @@ def test_other_tensors_have_the_names_of_their_variables() -> None:
     run = record_own(program)
     found = {(block.name, block.bytes) for block in run.of("other")}
     assert {("memory[*]", 12), ("target['weight']", 64), ("by_weight[*]", 20)} <= found
+
+
+def test_a_tensor_has_the_name_of_the_whole_and_not_of_a_part() -> None:
+    def fit(model: nn.Module, part: Tensor, rest: Tensor) -> None:
+        for _step in range(2):
+            model(rest + part.sum()).sum().backward()
+
+    def program(_: object) -> object:
+        model, data = nn.Linear(8, 2, bias=False), torch.ones(100, 8)
+        fit(model, data[:20], data[20:].clone())
+        return data
+
+    found = {(block.name, block.bytes) for block in record_own(program).of("other")}
+    assert {("data", 3200), ("rest", 2560)} <= found
 
 
 def test_plain_tensors_of_modules_belong_to_the_modules() -> None:
@@ -414,3 +428,23 @@ def test_nested_and_sparse_tensors_between_updates_change_nothing() -> None:
         return update_beside_others, kept
 
     assert states(record_updates(make)) == sorted(STATE)
+
+
+def test_what_the_last_functional_update_leaves_are_weights() -> None:
+    def program(_: object) -> object:
+        model = nn.Linear(32, 4)
+        weights = {name: weight.detach() for name, weight in model.named_parameters()}
+
+        def loss(weights: dict[str, Tensor]) -> Tensor:
+            found: Tensor = functional_call(model, weights, (torch.ones(4, 32),)).square().sum()
+            return found
+
+        for _step in range(3):
+            gradients = grad(loss)(weights)
+            weights = {name: weight - 0.1 * gradients[name] for name, weight in weights.items()}
+        return model, weights
+
+    run = record_own(program)
+    last = [block for block in run.blocks if block.kept and block.module == "Linear" and block.step > 1]
+    found = {(block.name, block.bytes) for block in last if block.category == "weight"}
+    assert found == set(STATE)

@@ -16,6 +16,7 @@ from quick import recorded
 from gpuledger.analyze.step.rates import Rates, find_rates
 from gpuledger.analyze.step.steps import unprofiled_steps
 from gpuledger.cli.main import main
+from gpuledger.report.base.phrases import rate
 from gpuledger.services.runs import load
 
 pytestmark = pytest.mark.torch
@@ -200,7 +201,7 @@ def test_tokens_per_second_are_those_of_a_returned_text_with_beams_too(beams: in
     assert decode.row_tokens_per_s == pytest.approx(measured["returned_per_s"], rel=0.5)
     shown = CliRunner().invoke(main, ["show", str(tmp_path / "train.ledger")]).stdout
     assert (" tokens/s in each row (4 rows, beams included" in shown) is (beams == 4)
-    assert f"decode {decode.row_tokens_per_s:,.1f} tokens/s" in shown
+    assert f"decode {rate(decode.row_tokens_per_s)} tokens/s" in shown
 
 
 SEQUENCES = """

@@ -60,7 +60,7 @@ def test_torchrun_makes_two_ranks_and_none_of_its_own(tmp_path: Path) -> None:
     assert (ended.status, ended.stdout) == (0, b"")
     to_the_end = [(number, status, 17, size) for number, status, _, size in TWO_RANKS]
     assert ranks_of(tmp_path / "two.ledger") == to_the_end
-    assert b"imbalance" in ended.stderr
+    assert b"unbalanced: rank 1" in ended.stderr
     assert b"not reached" not in ended.stderr
 
 

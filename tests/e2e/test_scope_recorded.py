@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from recorded import record_own, scopes_by_size
+from recorded import read_recorded, record_own, scopes_by_size
 
 import gpuledger
 from gpuledger.analyze.memory.breakdown import break_down
@@ -151,6 +153,98 @@ def test_a_recording_that_begins_inside_a_scope_knows_it() -> None:
     with gpuledger.scope("early"):
         recorded = record_own(program)
     assert scopes_by_size(recorded, "between")[1001] == {"early"}
+
+
+def test_a_thread_keeps_the_scope_that_it_entered_before_the_recording() -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    def work() -> None:
+        with gpuledger.scope("early"):
+            begun.wait()
+            torch.ones(1001, requires_grad=True)  # no module was called yet
+            x = Exp()(torch.ones(1003, requires_grad=True))
+            x.sin().sum().backward()
+            with gpuledger.scope("late"):
+                torch.ones(1005)
+            torch.ones(1007)
+        torch.ones(1009)
+        ended.set()
+
+    def program(recording: Any) -> None:
+        begun.set()
+        ended.wait()
+        torch.ones(1011)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    recorded = record_own(program)
+    thread.join()
+    found = scopes_by_size(recorded, "setup", "between", "forward", "backward")
+    expected = {1003: "early", 1005: "early/late", 1007: "early", 1009: "", 1011: ""}
+    assert {size: found[size] for size in expected} == {size: {path} for size, path in expected.items()}
+    assert scopes_by_size(recorded, "backward")[1003] == {"early"}
+
+
+def test_a_thread_is_first_seen_at_a_scope_inside_another_that_it_entered_before_the_recording() -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    class Waiting(torch.autograd.Function):
+        """Lets the other thread enter its scope while this one is in backward."""
+
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x * 1
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+            begun.set()
+            ended.wait()
+            return gradients[0]
+
+    def work() -> None:
+        with gpuledger.scope("early"):
+            begun.wait()
+            with gpuledger.scope("late"):
+                torch.ones(1005)
+            torch.ones(1007)
+        torch.ones(1009)
+        ended.set()
+
+    def program(recording: Any) -> None:
+        with gpuledger.scope("other thread"):
+            Waiting.apply(torch.ones(3, requires_grad=True)).sum().backward()  # type: ignore[no-untyped-call]
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    found = scopes_by_size(record_own(program), "backward")
+    thread.join()
+    expected = {1005: "early/late", 1007: "early", 1009: ""}
+    assert {size: found[size] for size in expected} == {size: {path} for size, path in expected.items()}
+
+
+def test_tasks_keep_the_scopes_that_they_entered_before_the_recording() -> None:
+    made: list[Any] = []
+
+    async def work(name: str, size: int, begun: asyncio.Event) -> None:
+        with gpuledger.scope(name):
+            await begun.wait()
+            made.append(torch.ones(size))
+            await asyncio.sleep(0)
+            made.append(torch.ones(size + 1))
+
+    async def main(tmp_path: Path) -> Any:
+        begun = asyncio.Event()
+        tasks = [asyncio.create_task(work(name, size, begun)) for name, size in (("a", 1001), ("b", 1003))]
+        await asyncio.sleep(0)
+        with gpuledger.record(out=tmp_path / "run", devices="cpu") as recording:
+            begun.set()
+            await asyncio.gather(*tasks)
+        return recording.run().rank()
+
+    with tempfile.TemporaryDirectory() as directory:
+        found = scopes_by_size(read_recorded(asyncio.run(main(Path(directory)))), "between")
+    expected = {1001: "a", 1002: "a", 1003: "b", 1004: "b"}
+    assert {size: found[size] for size in expected} == {size: {path} for size, path in expected.items()}
 
 
 def test_tasks_that_take_turns_keep_their_scopes_in_the_recording() -> None:

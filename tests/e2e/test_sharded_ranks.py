@@ -10,6 +10,7 @@ import pytest
 from programs import environment, write_script
 from quick import quick_gpuledger
 from quick import recorded as recorded_quickly
+from recorded import read_recorded
 from torch import distributed
 
 from gpuledger.analyze.ranks.rank_set import RankSet, build_rank_set
@@ -141,3 +142,53 @@ def test_a_killed_rank_is_named(tmp_path: Path) -> None:
     found = build_rank_set(load(tmp_path / "dies.ledger"))
     assert found is not None
     assert found.problems[0] == "Rank 1 was killed. The other ranks closed their recordings."
+
+
+PIPELINE = """
+import os, sys
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+
+rank = int(os.environ["RANK"])
+dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=rank, world_size=2)
+front, back = nn.Linear(16, 1024, bias=False), nn.Linear(1024, 1024, bias=False)
+part = (front, back)[rank]
+schedule = ScheduleGPipe(
+    PipelineStage(part, rank, 2, torch.device("cpu")), n_microbatches=4, loss_fn=nn.MSELoss()
+)
+optimizer = torch.optim.SGD(part.parameters(), lr=0.1)
+for _ in range(2):
+    optimizer.zero_grad()
+    schedule.step(*(() if rank else (torch.randn(256, 16),)), target=torch.randn(256, 1024) if rank else None)
+    optimizer.step()
+dist.barrier()
+"""
+
+
+@pytest.fixture(scope="module")
+def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Return a recorded pipeline of two stages."""
+    folder = tmp_path_factory.mktemp("pipeline")
+    write_script(folder, PIPELINE)
+    write_script(folder, LAUNCH, "launch.py")
+    ended = recorded_quickly(["launch.py", str(folder / "store")], folder, ("-q", "--out", "pipeline"))
+    assert ended.status == 0, ended.stderr.decode()
+    return load(folder / "pipeline.ledger")
+
+
+def test_what_a_stage_of_a_pipeline_receives_for_its_backward_is_communication(pipeline: Run) -> None:
+    first, last = (read_recorded(rank) for rank in pipeline.ranks)
+    received = [(one.module, one.bytes) for one in first.of("communication")]
+    assert received == [("front", 4 * 64 * 1024)] * 4
+    assert [one.bytes for one in first.of("other") if one.bytes > 1024] == []
+    assert last.of("communication") == []
+    assert last.manifest.notes == ()
+
+
+def test_stages_of_a_pipeline_are_not_compared_with_each_other(pipeline: Run) -> None:
+    together = build_rank_set(pipeline)
+    assert together is not None
+    assert [(line.rank, line.coordinate) for line in together.lines] == [(0, "stage=0"), (1, "stage=1")]
+    assert (together.why_highest, together.outliers) == ((), ())

@@ -78,6 +78,48 @@ def test_every_operator_is_on_its_line_and_backward_on_that_of_its_forward(tmp_p
     }
 
 
+IN_BACKWARD = """
+import torch
+
+model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64))
+means = {weight: torch.zeros_like(weight) for weight in model.parameters()}
+optimizers = {weight: torch.optim.SGD([weight], lr=0.1) for weight in model[1].parameters()}
+
+def update(weight):
+    with torch.no_grad():
+        means[weight].mul_(0.9).add_(weight.grad)  # mean
+        weight.sub_(0.1 * means[weight])  # change
+    weight.grad = None
+
+def step(weight):
+    optimizers[weight].step()  # step
+    optimizers[weight].zero_grad()
+
+for weight in model[0].parameters():
+    weight.register_post_accumulate_grad_hook(update)
+for weight in model[1].parameters():
+    weight.register_post_accumulate_grad_hook(step)
+for _ in range(12):
+    loss = model(torch.randn(256, 64)).square().mean()  # forward
+    loss.backward()
+"""
+
+
+def test_an_update_in_a_hook_of_backward_is_on_its_own_line(tmp_path: Path) -> None:
+    write_script(tmp_path, IN_BACKWARD)
+    recorded(["train.py"], tmp_path, env=environment(GPULEDGER_PASSES=""))
+    found = break_down_time(load(tmp_path / "train.ledger").rank())
+    assert found is not None
+    assert sum(line.time_ns for line in found.lines) == pytest.approx(found.work_ns)
+    lines = {(where(line.line), line.phase) for line in found.lines}
+    places = {line.rpartition("# ")[2]: f"train.py:{at}" for at, line in enumerate(IN_BACKWARD.splitlines(), 1)}
+    updates = {(places["mean"], "backward"), (places["change"], "backward"), (places["step"], "optimizer")}
+    assert updates <= lines
+    forward = places["forward"]
+    assert (forward, "backward") in lines
+    assert (forward, "optimizer") not in lines
+
+
 def test_a_program_that_ends_before_the_step_with_lines_has_times_without_lines(tmp_path: Path) -> None:
     found = times_of(tmp_path, steps=5)
     assert found.steps == 2

@@ -143,17 +143,22 @@ def _run(program: Program, code: Any, target: tuple[int, str] | None, *, recorde
         "ended": ended,
         "exited": installed(),
         "reached": list(planted.PLANTS.reached),
-        "observed": [(function.__module__, function.__qualname__) for function in instrument._sites],
+        "observed": [
+            (function.__module__, function.__qualname__, only_fails)
+            for function, site in instrument._sites.items()
+            for only_fails in site._codes
+        ],
         "raised": not hung,
     }
 
 
-def compile_observed(names: list[tuple[str, str]]) -> None:
+def compile_observed(names: list[tuple[str, str, bool]]) -> None:
     """Compile functions of torch for observers, and mark ours, as a recording does, once for all forked processes."""
     uncompiled.keep_uncompiled()
-    for module, qualname in names:
+    for module, qualname, only_fails in names:
         with suppress(AttributeError):  # a function of a function
-            instrument._site_of(inspect.unwrap(operator.attrgetter(qualname)(sys.modules.get(module))))
+            function = inspect.unwrap(operator.attrgetter(qualname)(sys.modules.get(module)))
+            instrument._site_of(function, only_fails=only_fails)
 
 
 KINETO_TIME = re.compile(r"(?<=USDT:)[-0-9]+ [:0-9]+ [:0-9]+")
@@ -217,6 +222,7 @@ UNGUARDED = {
         "OperatorMode.__torch_dispatch__",
     ): "Its first line is the program's own operator.",
     ("gpuledger.collect.passes.line_marks", "_LineMode.__torch_dispatch__"): "Runs the program's own operator.",
+    ("gpuledger.collect.passes.line_marks", "_FunctionMode.__torch_function__"): "Runs the program's own function.",
     (
         "gpuledger.collect.attribution.communication",
         "CommunicationMarks._wrapped.marked",

@@ -149,13 +149,13 @@ def _keep_observed_code() -> None:
     known = _compiled_in_a_fork()
     compile_observed = instrument._compile_observed
 
-    def find_or_compile(function: types.FunctionType) -> types.CodeType:
-        return known.get(function.__code__) or compile_observed(function)
+    def find_or_compile(function: types.FunctionType, *, only_fails: bool) -> types.CodeType:
+        return known.get((function.__code__, only_fails)) or compile_observed(function, only_fails=only_fails)
 
     instrument._compile_observed = find_or_compile
 
 
-def _compiled_in_a_fork() -> dict[types.CodeType, types.CodeType]:
+def _compiled_in_a_fork() -> dict[tuple[types.CodeType, bool], types.CodeType]:
     """Return the code that a recording puts in the place of torch's own."""
     with tempfile.TemporaryDirectory() as directory:
         told = Path(directory, "told")
@@ -171,12 +171,12 @@ def _compiled_in_a_fork() -> dict[types.CodeType, types.CodeType]:
                 sys.stderr.flush()
                 os._exit(status)
         assert os.waitpid(child, 0)[1] == 0
-        found: dict[types.CodeType, types.CodeType] = marshal.loads(told.read_bytes())
+        found: dict[tuple[types.CodeType, bool], types.CodeType] = marshal.loads(told.read_bytes())
     assert found
     return found
 
 
-def _compiled_by_a_recording(place: Path) -> dict[types.CodeType, types.CodeType]:
+def _compiled_by_a_recording(place: Path) -> dict[tuple[types.CodeType, bool], types.CodeType]:
     import torch
 
     from gpuledger.collect.adapter import instrument
@@ -186,8 +186,8 @@ def _compiled_by_a_recording(place: Path) -> dict[types.CodeType, types.CodeType
     found = {}
     compile_observed = instrument._compile_observed
 
-    def compile_and_keep(function: types.FunctionType) -> types.CodeType:
-        found[function.__code__] = observed = compile_observed(function)
+    def compile_and_keep(function: types.FunctionType, *, only_fails: bool) -> types.CodeType:
+        found[function.__code__, only_fails] = observed = compile_observed(function, only_fails=only_fails)
         return observed
 
     instrument._compile_observed = compile_and_keep
