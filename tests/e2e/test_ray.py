@@ -252,6 +252,7 @@ def test_the_workers_of_ray_train_are_ranks_of_one_run(ray: Ray, tmp_path: Path,
     """Of a program that starts Ray itself, and of one that gives its variables to the workers of a running cluster."""
     program = write_script(tmp_path, TRAIN)
     where = {"RAY_ADDRESS": "local" if way == "own" else ray.cluster.address, "RAY_TRAIN_V2_ENABLED": "1"}
+    where["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(MOST_S)  # Ray starts later workers again, without end
     how: dict[str, Any] = {"options": ("-q", "--out", "two"), "env": environment(**where), "timeout_s": MOST_S}
     ended = recorded([str(program), way], tmp_path, **how)
     assert ended.status == 7, ended.stderr.decode()
