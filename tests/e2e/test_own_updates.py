@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -448,3 +449,80 @@ def test_what_the_last_functional_update_leaves_are_weights() -> None:
     last = [block for block in run.blocks if block.kept and block.module == "Linear" and block.step > 1]
     found = {(block.name, block.bytes) for block in last if block.category == "weight"}
     assert found == set(STATE)
+
+
+@pytest.mark.parametrize(
+    ("make", "each"), [(adam, 2), (scaled_by_statistics, 1), (average, 0), (intermediate_result, 0)]
+)
+def test_an_update_in_a_hook_is_one_as_after_backward(
+    make: Callable[[nn.Module], tuple[Update, object]], each: int
+) -> None:
+    def program(_: object) -> object:
+        model = nn.Linear(32, 4)
+        update, kept = make(model)
+
+        def in_hook(weight: Tensor) -> None:
+            assert weight.grad is not None
+            with torch.no_grad():
+                update(weight, weight.grad)
+            weight.grad = None
+
+        for weight in model.parameters():
+            weight.register_post_accumulate_grad_hook(in_hook)
+        for _step in range(4):
+            model(torch.ones(4, 32)).square().sum().backward()
+        return model, kept
+
+    run = record_own(program)
+    assert states(run) == sorted(each * STATE)
+    assert {(block.name, block.bytes) for block in run.of("weight")} == set(STATE)
+    assert {(block.name, block.module, block.bytes) for block in run.of("gradient")} == {
+        (name, "Linear", size_bytes) for name, size_bytes in STATE
+    }
+
+
+def test_a_hook_that_updates_a_tensor_of_no_module_has_state() -> None:
+    def program(_: object) -> object:
+        w = torch.randn(8, 2, requires_grad=True)
+        momentum = torch.zeros(8, 2)
+
+        def in_hook(weight: Tensor) -> None:
+            with torch.no_grad():
+                assert weight.grad is not None
+                momentum.mul_(0.9).add_(weight.grad)
+                weight.sub_(0.01 * momentum)
+            weight.grad = None
+
+        w.register_post_accumulate_grad_hook(in_hook)
+        for _step in range(4):
+            (torch.ones(4, 8) @ w).square().sum().backward()
+        return w, momentum
+
+    run = record_own(program)
+    assert [(block.name, block.bytes) for block in run.of("weight")] == [("w", 64)]
+    assert states(run) == [("w", 64)]
+
+
+def test_a_hook_that_raises_ends_nothing() -> None:
+    def program(_: object) -> object:
+        model = nn.Linear(32, 4)
+        update, kept = adam(model)
+        calls: list[int] = []
+
+        def in_hook(weight: Tensor) -> None:
+            calls.append(0)
+            gradient, weight.grad = weight.grad, None
+            assert gradient is not None
+            if len(calls) == 3:
+                raise ValueError("a third call")
+            with torch.no_grad():
+                update(weight, gradient)
+
+        for weight in model.parameters():
+            weight.register_post_accumulate_grad_hook(in_hook)
+        for _step in range(4):
+            with suppress(ValueError):
+                model(torch.ones(4, 32)).square().sum().backward()
+        return model, kept
+
+    assert states(record_own(program)) == sorted(2 * STATE)

@@ -186,6 +186,12 @@ from torch import nn
 torch.manual_seed(0)
 import contextlib, os, sys
 net = nn.Linear(8, 2)
+momentum = torch.zeros(2)
+def update(bias):
+    with torch.no_grad():
+        bias.sub_(0.1 * momentum.mul_(0.9).add_(bias.grad))
+    bias.grad = None
+net.bias.register_post_accumulate_grad_hook(update)
 def step():
     net.zero_grad()
     net(torch.randn(4, 8)).sum().backward()

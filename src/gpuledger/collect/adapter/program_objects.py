@@ -29,6 +29,9 @@ _TENSOR = vars(torch._C.TensorBase)
 grad_fn_of: Callable[[Tensor], Any] = _TENSOR["grad_fn"].__get__
 """Reads a tensor attribute from torch's base class, even if the tensor's class overrides it, as do all below."""
 grad_of: Callable[[Tensor], Tensor | None] = _TENSOR["grad"].__get__
+_hooks_of = _TENSOR.get("_post_accumulate_grad_hooks")
+gradient_hooks_of: Callable[[Tensor], Any] = (lambda _: None) if _hooks_of is None else _hooks_of.__get__
+"""Reads what is called when a tensor's gradient is complete; None if there is nothing."""
 requires_grad: Callable[[Tensor], bool] = _TENSOR["requires_grad"].__get__
 _is_leaf: Callable[[Tensor], bool] = _TENSOR["is_leaf"].__get__
 version_of: Callable[[Tensor], int] = _TENSOR["_version"].__get__

@@ -40,6 +40,7 @@ from gpuledger.collect.sharding.sharded_training import ShardedTraining
 from gpuledger.collect.steps.step_counter import StepCounter
 from gpuledger.collect.variables.earlier_weights import EarlierWeights
 from gpuledger.collect.variables.held import HeldNames
+from gpuledger.collect.variables.hooked_updates import HookedUpdates
 from gpuledger.collect.variables.leaves import LooseLeaves
 from gpuledger.collect.variables.names import names_of
 from gpuledger.collect.variables.updates import WeightUpdates
@@ -122,7 +123,8 @@ class MemoryWindow:
         self._updates = updates = WeightUpdates(self.observed, self.phases)
         self.observed.on_gradients = partial(updates.gradients_seen, registered=True)
         self._held = HeldNames(self.observed, recorder.known_place)
-        self._tracker.leaves = LooseLeaves(self.observed, updates, self._held)
+        self._hooked = HookedUpdates(self._registry, updates, guard)
+        self._tracker.leaves = LooseLeaves(self.observed, updates, self._held, self._hooked)
         self._caches = Caches(self.observed)
         self._followed = FollowedOperators(updates, guard, steps.optimizers, self.objects.search)
         self._compiled: CompiledMemory | None = None
@@ -235,8 +237,9 @@ class MemoryWindow:
         """Remove the observers of modules. :meth:`close_recorder` ends the recorder itself."""
         self.is_open = self.objects.sees_tensors = False
         compiled = [] if self._compiled is None else [self._compiled.remove]
-        ours = [self._tracker.remove, self._collectives.remove, self._sharded.remove, self._precision.remove]
-        take_out_all([*ours, self._earlier.remove, *compiled, self._followed.retire, self._stacks.forget_code])
+        ours = [self._tracker.remove, self._hooked.end, self._collectives.remove, self._sharded.remove]
+        ours += [self._precision.remove, self._earlier.remove]
+        take_out_all([*ours, *compiled, self._followed.retire, self._stacks.forget_code])
 
     def close_recorder(self) -> bool:
         """End the recorder and write its pending events. Return False if it must be called again later."""

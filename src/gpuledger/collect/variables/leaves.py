@@ -26,6 +26,7 @@ from gpuledger.collect.adapter.program_objects import (
 )
 from gpuledger.collect.attribution.tensor_observations import TensorObservations
 from gpuledger.collect.variables.held import HeldNames
+from gpuledger.collect.variables.hooked_updates import HookedUpdates, has_hooks
 from gpuledger.collect.variables.names import names_of
 from gpuledger.collect.variables.updates import WeightUpdates
 from gpuledger.model.accounts import Identity
@@ -42,7 +43,7 @@ A search takes 2 ms in a graph of 150 parameters. Two, because a GAN begins with
 _ACCUMULATOR = "AccumulateGrad"
 
 _Pair = tuple[Any, Any]
-"""A leaf and its gradient."""
+"""A leaf and its gradient, or the node that accumulates it and the leaf."""
 
 _Place = tuple[int, int]
 """Ids of a leaf's name and module; -1 for none."""
@@ -55,29 +56,42 @@ class LooseLeaves:
         observed: Knows the registered tensors, and records what others are.
         updates: Gets the gradients of leaves after each backward pass.
         held: Names other tensors after each pass.
+        hooked: Follows hooks that update leaves inside of a pass.
     """
 
-    def __init__(self, observed: TensorObservations, updates: WeightUpdates, held: HeldNames) -> None:
+    def __init__(
+        self, observed: TensorObservations, updates: WeightUpdates, held: HeldNames, hooked: HookedUpdates
+    ) -> None:
         self._observed = observed
         self._updates = updates
         self._held = held
+        self._hooked = hooked
         self._places: dict[tuple[int, int], _Place] = {}
         """Leaves of the pass before, by id and address."""
         self._in_vain = 0
 
     def below(self, nodes: Iterable[Any]) -> list[Any]:
         """Return the leaves below nodes of a graph that are not registered. Later ones of modules are not searched."""
-        if self._in_vain >= MOST_IN_VAIN:
+        is_searched = self._in_vain < MOST_IN_VAIN
+        if not (is_searched or self._hooked.are_expected()):
             return []
-        leaves = [leaf for leaf in _leaves_below(nodes) if not self._observed.registry.is_known(leaf)]
-        self._in_vain = 0 if leaves else self._in_vain + 1
-        return leaves
+        found = _leaves_below(nodes)
+        with without_overrides():
+            hooked = [one for one in found if has_hooks(one[1])]
+        if hooked:
+            leaves = [leaf for _, leaf in hooked]
+            places = zip(map(id, leaves), self._places_of(leaves), strict=True)
+            self._hooked.begin(hooked, dict(places))
+        loose = [leaf for _, leaf in found if not self._observed.registry.is_known(leaf)] if is_searched else []
+        self._in_vain = 0 if loose else self._in_vain + 1
+        return loose
 
     def backward_ended(self, leaves: Sequence[Any]) -> None:
         """Record those of the leaves that have a gradient, and the gradients.
 
         If another thread could write gradients, nothing is recorded.
         """
+        self._hooked.end()
         with without_overrides():
             gradients = gradients_of(leaves) or ()
         pairs = [(leaf, gradient) for leaf, gradient in zip(leaves, gradients, strict=False) if gradient is not None]
@@ -137,18 +151,18 @@ class LooseLeaves:
         return -1 if name is None else self._observed.registry.name_id(name)
 
 
-def _leaves_below(nodes: Iterable[Any]) -> list[Any]:
-    """Return the tensors into which a backward pass from these nodes can write gradients."""
+def _leaves_below(nodes: Iterable[Any]) -> list[_Pair]:
+    """Return the nodes by which a backward pass from these nodes can write gradients, and their tensors."""
     waiting: deque[Any] = deque(nodes)
     seen: set[Any] = set()
-    found: list[Any] = []
+    found: list[_Pair] = []
     while waiting and len(seen) < MOST_NODES:
         node = waiting.popleft()
         if node in seen:
             continue
         seen.add(node)
         if class_name(type(node)) == _ACCUMULATOR:
-            found.append(node.variable)
+            found.append((node, node.variable))
         else:
             waiting.extend(following for following, _ in node.next_functions if following is not None)
     return found

@@ -15,6 +15,8 @@ was computed from one with another number: a mean over rows, or all gradients in
 Code of TorchInductor runs no operators. Those of the graph that Dynamo captured are followed in their place, when the
 code is called.
 
+Hooks for complete gradients update weights inside of a backward pass. Each is an update of one weight.
+
 A tensor that contains gradients at the end of the next backward pass, and is no state, belongs to no batch: what is
 left of an update in a variable.
 """
@@ -24,13 +26,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from threading import get_ident
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from gpuledger.collect.adapter.compiler.graph_operations import OVERWRITES, GraphOperation, GraphValue
-from gpuledger.collect.adapter.program_objects import dimensions_of, is_tensor, known_sizes, storage_address
+from gpuledger.collect.adapter.program_objects import dimensions_of, grad_of, is_tensor, known_sizes, storage_address
 from gpuledger.collect.attribution.phases import Phases
 from gpuledger.collect.attribution.tensor_observations import Row, StoragePlace, TensorObservations
 from gpuledger.model.accounts import Identity, Phase
@@ -43,6 +46,9 @@ MOST_WEIGHTS = 1024
 
 _OLD = -1
 """Stands for the number of updates of a gradient from before the last one."""
+
+_Found = tuple[int, int, Any, Any]
+"""Ids of name and module, a leaf and its gradient."""
 
 _NOTHING: frozenset[Any] = frozenset()
 _NO_NAME = (-1, -1)
@@ -128,15 +134,21 @@ class WeightUpdates:
         self._states: set[_Storage] = set()
         self._writes: dict[Any, _Writes | None] = {}
         self._next = self._recent = 0
+        self._hooked: _Found | None = None
+        """What a backward pass in this thread accumulates now, if hooks follow; None after its gradient was seen."""
+        self._hook_thread = 0
+        """Thread in which such hooks can run now; 0 if they cannot."""
 
     @property
     def is_on(self) -> bool:
-        """Return whether operators are followed: between a backward pass and the next call of a module."""
+        """Return whether operators are followed: between backward and the next call of a module, or in a hook."""
         phases = self._phases
         is_own = phases.phase not in (Phase.BACKWARD, Phase.OPTIMIZER)
+        if phases.phase == Phase.BACKWARD and self._hook_thread:
+            is_own = self._hook_thread == get_ident()
         return bool(self._contents) and is_own and not phases.threads.stack
 
-    def gradients_seen(self, found: Iterable[tuple[int, int, Any, Any]], *, registered: bool) -> None:
+    def gradients_seen(self, found: Iterable[_Found], *, registered: bool) -> None:
         """Record gradients of leaves after a backward pass: ids of name and module, leaf and gradient.
 
         Args:
@@ -145,21 +157,38 @@ class WeightUpdates:
         """
         self._note_left()
         self._recent = self._next
-        for name_id, module_id, leaf, gradient in found:
-            if gradient is None:
-                continue
-            place, place_of_gradient = self._observed.place_of(leaf), self._observed.place_of(gradient)
-            if place is None or place_of_gradient is None or place == place_of_gradient:
-                continue
-            weight = self._weights.get(place[1]) or self._renewed(leaf, place, registered)
-            if weight is None:
-                row = None if registered else self._observed.row_of(Identity.LEAF, name_id, module_id, place)
-                weight = self._weights[place[1]] = _Weight(place, (name_id, module_id), _elements(leaf), row)
-            self.forget(place_of_gradient[1])
-            self._keep(gradient, place_of_gradient[1], frozenset({(weight, weight.updates)}), _NOTHING, _NOTHING)
+        for one in found:
+            self._gradient_seen(one, registered=registered)
+
+    def _gradient_seen(self, found: _Found, *, registered: bool) -> None:
+        name_id, module_id, leaf, gradient = found
+        if gradient is None:
+            return
+        place, place_of_gradient = self._observed.place_of(leaf), self._observed.place_of(gradient)
+        if place is None or place_of_gradient is None or place == place_of_gradient:
+            return
+        weight = self._weights.get(place[1]) or self._renewed(leaf, place, registered)
+        if weight is None:
+            row = None if registered else self._observed.row_of(Identity.LEAF, name_id, module_id, place)
+            weight = self._weights[place[1]] = _Weight(place, (name_id, module_id), _elements(leaf), row)
+        self.forget(place_of_gradient[1])
+        self._keep(gradient, place_of_gradient[1], frozenset({(weight, weight.updates)}), _NOTHING, _NOTHING)
+
+    def hook_begins(self, found: _Found, *, registered: bool) -> None:
+        """Record what is added to a gradient now, and follow operators in this thread until :meth:`hook_ended`."""
+        self._recent = self._next
+        with torch._C._DisableTorchDispatch():
+            self._gradient_seen(found, registered=registered)
+        self._hooked, self._hook_thread = found, get_ident()
+
+    def hook_ended(self) -> None:
+        """Follow no more operators inside of a backward pass."""
+        self._hooked, self._hook_thread = None, 0
 
     def see(self, operator: Any, results: Any, arguments: Sequence[Any]) -> None:
         """Follow an operator that has ended."""
+        if self._hooked is not None:
+            self._see_accumulated(self._hooked)
         writes = self._writes_of(operator)
         if writes is None:
             return
@@ -168,6 +197,15 @@ class WeightUpdates:
         if writes.overwrites:
             read = [one for at, one in enumerate(read) if at not in writes.positions]
         self._follow(read, written, is_new=not (writes.positions or writes.has_out))
+
+    def _see_accumulated(self, found: _Found) -> None:
+        """Record the gradient that hooks get, when they run their first operator."""
+        name_id, module_id, leaf, _ = found
+        gradient = grad_of(leaf)
+        place = None if gradient is None else self._observed.place_of(gradient)
+        if place is not None:
+            self._hooked = None
+            self._observed.add_row(self._observed.row_of(Identity.LEAF_GRADIENT, name_id, module_id, place))
 
     def see_graph(self, operations: Iterable[GraphOperation], inputs: Mapping[str, Any]) -> None:
         """Follow the operators of compiled code that is called now, where operators are followed.
