@@ -66,6 +66,14 @@ class Rank:
     def __repr__(self) -> str:
         return f"<Rank {self.number}: {', '.join(_facts(self.manifest))}>"
 
+    @property
+    def number_of_several(self) -> int | None:
+        """Return its number if the program has several ranks, or the run; None for a program of one process."""
+        world, launched = self.manifest.world, self.manifest.launched_ranks
+        ranks = (launched or 0) if world is None else world.size
+        is_one_of_several = ranks > 1 or len(rank_directories(self.directory.parent)) > 1
+        return self.number if is_one_of_several else None
+
     def table(self, name: str, columns: tuple[str, ...] | None = None) -> pa.Table:
         """Return table ``name`` with every column of its schema, or with ``columns``. An absent table has no rows.
 

@@ -38,6 +38,7 @@ class Side:
     """One device of one rank of one run.
 
     Attributes:
+        rank_of_several: Its rank; None if the program has one process.
         breakdown: Peak memory by category. None if the run has no recorded blocks.
         step_breakdowns: Peak memory by category of each recorded step after the first. How much a category varies
             between these steps is the noise that a difference between two runs must exceed.
@@ -52,6 +53,7 @@ class Side:
 
     run: str
     rank: int
+    rank_of_several: int | None
     device_idx: int
     device_name: str
     metrics: dict[str, Metric]
@@ -259,6 +261,7 @@ def _read_side(run: Run, rank: Rank, device_idx: int, how: tuple[tuple[str, ...]
     return Side(
         run.name,
         rank.number,
+        rank.number_of_several,
         device_idx,
         name,
         metrics,

@@ -70,11 +70,13 @@ class GroupDiff:
 
     The intervals of ``figures`` have the confidence level ``confidence`` each. Those of ``modules`` have it together:
     of many modules, some would otherwise differ by chance. ``modules`` are sorted by difference, the largest first.
+    ``rank_of_several`` is the rank of the first run; None if its program has one process.
     """
 
     before: tuple[str, ...]
     after: tuple[str, ...]
     rank: int
+    rank_of_several: int | None
     device_idx: int
     device_name: str
     after_device_idx: int
@@ -141,6 +143,7 @@ def diff_groups(
         tuple(run.name for run in before),
         tuple(run.name for run in after),
         first.number,
+        first.number_of_several,
         devices[0][0],
         device_name(first, devices[0][0]),
         devices[1][0],

@@ -82,9 +82,13 @@ class Untrackable:
 
 @dataclass(frozen=True)
 class Grouping:
-    """One device at one instant, grouped by every dictionary of a keyword file."""
+    """One device at one instant, grouped by every dictionary of a keyword file.
+
+    ``rank_of_several`` is None if the program has one process.
+    """
 
     rank: int
+    rank_of_several: int | None
     device_idx: int
     device_name: str
     instant: Instant
@@ -130,6 +134,7 @@ def group_rank(
     untrackable, notes = _untrackable(balance, allocated, expected_bytes)
     return Grouping(
         rank=rank.number,
+        rank_of_several=rank.number_of_several,
         device_idx=balance.instant.device_idx,
         device_name=balance.device_name,
         instant=balance.instant,

@@ -9,7 +9,7 @@ above the floor. The cache of a text that is generated grows until the text ends
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -60,6 +60,7 @@ class Growth:
     ``steps_left`` is the number of steps until it reaches ``limit_bytes``; None if no limit is known. ``category``,
     ``module`` and ``line`` are those of the blocks that the recorded steps kept; "" if unknown. ``steps_until_full`` is
     the number of steps until the holder has reached its limit; None if it has none, or does not hold all that grows.
+    ``rank_of_several`` is None if the program has one process.
     """
 
     rank: int
@@ -76,6 +77,7 @@ class Growth:
     module: str = ""
     line: str = ""
     steps_until_full: int | None = None
+    rank_of_several: int | None = None
 
     @property
     def will_end(self) -> bool:
@@ -108,7 +110,7 @@ def find_growth(rank: Rank, failed_step: int | None = None) -> tuple[Growth, ...
         else:
             growth = _of_host(rank, mine) or _of_kept_tensors(rank, mine)
         if growth is not None and not is_one_generation(calls, growth.since_step):
-            found.append(growth)
+            found.append(replace(growth, rank_of_several=rank.number_of_several))
     return tuple(found)
 
 

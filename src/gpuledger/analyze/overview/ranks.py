@@ -6,20 +6,35 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gpuledger.files.reading import MIB
+
 if TYPE_CHECKING:
     from gpuledger.analyze.overview.summary import Summary
     from gpuledger.analyze.ranks.reading import RankLine
 
+LEAST_FRAC, LEAST_BYTES = 0.02, MIB
+"""Memory of ranks differs if the difference is more than this share of what ranks usually have, and these bytes."""
+
+
+def differs(size_bytes: int, usual_bytes: float) -> bool:
+    """Return whether memory of a rank differs from what ranks usually have: by more than 2 % and 1 MiB."""
+    return abs(size_bytes - usual_bytes) > max(LEAST_FRAC * usual_bytes, LEAST_BYTES)
+
 
 @dataclass(frozen=True)
 class Imbalance:
-    """The highest allocated peak of several devices relative to their mean; ``ratio`` 1.0 means balanced."""
+    """The highest allocated peak of several devices relative to their mean, which is ``ratio`` times lower."""
 
     rank: int
     device_idx: int
     highest_bytes: int
     mean_bytes: float
     ratio: float
+
+    @property
+    def is_balanced(self) -> bool:
+        """Return whether the highest peak is near the mean, by the rule for all differences between ranks."""
+        return not differs(self.highest_bytes, self.mean_bytes)
 
 
 def find_imbalance(summaries: Sequence[Summary | RankLine]) -> Imbalance | None:

@@ -9,12 +9,12 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from gpuledger.analyze.memory.instant import module_paths
+from gpuledger.analyze.overview.ranks import LEAST_BYTES, LEAST_FRAC
 from gpuledger.analyze.ranks.failures import FailedRank
 from gpuledger.analyze.ranks.problems import failures_of, list_problems
 from gpuledger.analyze.ranks.reading import RankLine, open_summaries
 from gpuledger.analyze.ranks.spreads import RankSpread, RankSums
 from gpuledger.analyze.ranks.waits import Waits, find_waits
-from gpuledger.files.reading import MIB
 
 if TYPE_CHECKING:
     import duckdb
@@ -22,10 +22,8 @@ if TYPE_CHECKING:
     from gpuledger.model.run import Rank, Run
 
 MOST_MODULES, MOST_OUTLIERS, MOST_WHOLE = 50, 100, 10
-LEAST_BYTES = MIB
-"""Smaller differences are not reported."""
-LEAST_FRAC, WIDTH_TIMES = 0.02, 4.0
-"""An outlier differs from the median by more than this share of it, and this multiple of the quartiles' difference."""
+WIDTH_TIMES = 4.0
+"""An outlier differs from the median by more than this multiple of the quartiles' difference, as well."""
 FEWEST_RANKS = 3
 """With fewer ranks there is no majority to differ from."""
 

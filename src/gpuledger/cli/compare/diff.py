@@ -99,6 +99,8 @@ def diff_command(flags: DiffFlags) -> None:
 
     BEFORE and AFTER are directories NAME.ledger, or files that `gpuledger import` can read. To compare groups of runs,
     separate the runs of each by commas. Differences of the means are shown with a 95 % confidence interval.
+
+    To compare two ranks of a run, name their directories, such as NAME.ledger/rank-0 and NAME.ledger/rank-1.
     """
     groups = [_runs_of(path) for path in (flags.before_path, flags.after_path)]
     if any(len(group) > 1 for group in groups):

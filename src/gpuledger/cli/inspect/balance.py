@@ -55,7 +55,7 @@ def balance_command(run_path: str, at: str, rank_text: str | None, device_idx: i
         return
     terminal = Terminal.of(sys.stdout)
     for position, (rank, balance) in enumerate(balances):
-        lines = balance_lines(rank.number, balance, terminal, module_classes(rank))
+        lines = balance_lines(rank.number_of_several, balance, terminal, module_classes(rank))
         print_lines([*([""] if position else []), *lines])
     of_ranks = [(rank.number, note) for rank, balance in balances for note in balance.notes]
     notes = label_notes(of_ranks, [rank.number for rank, _ in balances])

@@ -98,11 +98,11 @@ def of_capacity(value_bytes: int, capacity_bytes: int | None) -> str:
     return f"{value} of {whole} ({percent(value_bytes, capacity_bytes)})"
 
 
-def device_text(device_idx: int, device_name: str, rank: int = 0) -> str:
-    """Return ``cuda:0 NVIDIA H200``, or ``CPU tensors``, with the rank if it is not the first."""
+def device_text(device_idx: int, device_name: str, rank: int | None = None) -> str:
+    """Return ``cuda:0 NVIDIA H200``, or ``CPU tensors``, with the rank if there is one of several."""
     label = device_label(device_idx)
     device = " ".join(dict.fromkeys(part for part in (label, device_name) if part))
-    return ("CPU tensors" if device_idx < 0 else device) + (f" of rank {rank}" if rank else "")
+    return ("CPU tensors" if device_idx < 0 else device) + ("" if rank is None else f" of rank {rank}")
 
 
 def instant_title(instant: Instant, step: int | None = None) -> str:

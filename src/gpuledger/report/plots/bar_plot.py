@@ -229,7 +229,8 @@ def _subtitle(panel: Panel) -> str:
     left = grouping.untrackable.bytes
     parts = f" = {format_bytes(grouping.allocated_bytes)} + {format_bytes(left)} untrackable" if left else ""
     where = " · ".join(one for one in (grouping.instant.label, place_of(grouping.instant)) if one)
-    device = f"{device_label(grouping.device_idx)}" + (f", rank {grouping.rank}" if grouping.rank else "")
+    rank = grouping.rank_of_several
+    device = device_label(grouping.device_idx) + ("" if rank is None else f", rank {rank}")
     return f"{total}{parts}\n{shortened(where, 60)} · {device}"
 
 

@@ -64,7 +64,8 @@ def head_rows(place: PlaceDiff, terminal: Terminal) -> list[str]:
     peaks = [MISSING if side.breakdown is None else format_bytes(side.breakdown.allocated_bytes) for side in sides]
     instants = ["" if side.breakdown is None else place_text(side.breakdown.instant, side.classes) for side in sides]
     wheres = [
-        device_text(side.device_idx, side.device_name, side.rank) + (", compiled" if side.is_compiled else "")
+        device_text(side.device_idx, side.device_name, side.rank_of_several)
+        + (", compiled" if side.is_compiled else "")
         for side in sides
     ]
     if not any(side.breakdown for side in sides):

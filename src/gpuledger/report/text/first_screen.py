@@ -107,11 +107,8 @@ def memory_text(device: DeviceView) -> str:
     breakdown, summary = device.breakdown, device.summary
     size, capacity = format_bytes(breakdown.allocated_bytes), summary.capacity_bytes
     of_capacity = f" of {format_bytes(capacity)} ({percent(breakdown.allocated_bytes, capacity)})" if capacity else ""
-    if summary.device_idx < 0:
-        text = f"{size} of CPU tensors"
-    else:
-        name = device_text(summary.device_idx, summary.device_name, summary.rank)
-        text = f"{size}{of_capacity} on {name}"
+    name = device_text(summary.device_idx, summary.device_name, device.rank.number_of_several)
+    text = f"{size} of {name}" if summary.device_idx < 0 else f"{size}{of_capacity} on {name}"
     place = place_text(breakdown.instant, device.classes)
     is_known = summary.device_idx >= 0 and summary.recorded_peak_reserved_bytes is not None
     reserved = f"; {format_bytes(breakdown.reserved_bytes)} reserved" if is_known else ""

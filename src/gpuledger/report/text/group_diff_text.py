@@ -25,8 +25,8 @@ NO_DIFFERENCE, SIGNIFICANT, NOT_SIGNIFICANT = "no difference", "significant", "n
 def group_diff_lines(diff: GroupDiff, rows: int, terminal: Terminal) -> list[str]:
     """Return the lines of a comparison of two groups: the groups, the metrics, and up to ``rows`` modules."""
     groups = {
-        "before": (diff.before, device_text(diff.device_idx, diff.device_name, diff.rank)),
-        "after": (diff.after, device_text(diff.after_device_idx, diff.after_device_name, diff.rank)),
+        "before": (diff.before, device_text(diff.device_idx, diff.device_name, diff.rank_of_several)),
+        "after": (diff.after, device_text(diff.after_device_idx, diff.after_device_name, diff.rank_of_several)),
     }
     heads = {label: (counted(len(names), "run"), ", ".join(names), device) for label, (names, device) in groups.items()}
     lines = [*labelled_rows(terminal, heads), ""]

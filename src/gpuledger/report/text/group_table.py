@@ -28,7 +28,7 @@ def grouping_lines(
     grouping: Grouping, top: int, terminal: Terminal, classes: Mapping[str, str] | None = None
 ) -> list[str]:
     """Return a head and one table per dictionary, with the ``top`` largest entries of each group."""
-    device = device_text(grouping.device_idx, grouping.device_name, grouping.rank)
+    device = device_text(grouping.device_idx, grouping.device_name, grouping.rank_of_several)
     text = allocated_text(grouping.allocated_bytes, grouping.instant, device, classes)
     lines = entry(terminal, instant_title(grouping.instant), text)
     for place, one in enumerate(grouping.dictionaries):

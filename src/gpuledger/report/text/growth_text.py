@@ -30,7 +30,7 @@ def growth_text(growth: Growth) -> str:
 def growth_rate_text(growth: Growth) -> str:
     """Return how fast memory grows and since when."""
     where = "host memory" if growth.device_idx < 0 else device_label(growth.device_idx)
-    where += f" of rank {growth.rank}" if growth.rank else ""
+    where += "" if growth.rank_of_several is None else f" of rank {growth.rank_of_several}"
     return f"{where}: +{format_bytes(round(growth.step_bytes))} per step since step {growth.since_step}"
 
 

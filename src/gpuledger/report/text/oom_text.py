@@ -117,7 +117,8 @@ def _request(rank: Rank, failure: OutOfMemory) -> list[str]:
         return _host_request(rank, failure)
     by = f" of {failure.library}" if failure.library else ""
     tried = f"an allocation{by}" if failure.tried_bytes is None else format_bytes(failure.tried_bytes)
-    where = device_label(failure.device_idx) + (f" of rank {rank.number}" if rank.number else "")
+    number = rank.number_of_several
+    where = device_label(failure.device_idx) + ("" if number is None else f" of rank {number}")
     when = "" if failure.step is None or failure.state is None else f" in step {failure.step:,}"
     parts = [f"{tried} did not fit on {where}{when}", *_place(failure)]
     if failure.free_bytes is not None:

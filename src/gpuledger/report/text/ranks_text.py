@@ -6,7 +6,8 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from gpuledger.analyze.memory.tree import OUTSIDE_PATH
-from gpuledger.analyze.ranks.rank_set import LEAST_BYTES, Outlier, RankSet
+from gpuledger.analyze.overview.ranks import LEAST_BYTES, differs
+from gpuledger.analyze.ranks.rank_set import Outlier, RankSet
 from gpuledger.analyze.ranks.spreads import RankSpread
 from gpuledger.report.base.phrases import MISSING_OR_FAILED, column_unit, entry, percent
 from gpuledger.report.base.terminal import TextColumn, TextTable
@@ -45,7 +46,9 @@ def rank_set_entries(ranks: RankSet) -> list[tuple[str, tuple[str, ...]]]:
     found.append(("Not sharded", tuple(whole)))
     found.append(("Energy", _energy(ranks)))
     devices = ", ".join(f"{count} × {name}" for name, count in ranks.devices[:MOST_DEVICES])
-    found.append(("Ranks", (f"{counted(len({line.rank for line in ranks.lines}), 'rank')} on {devices}",)))
+    count = counted(len({line.rank for line in ranks.lines}), "rank")
+    on_cpu = all(line.device_idx < 0 for line in ranks.lines)
+    found.append(("Ranks", (f"{count}, CPU tensors" if on_cpu else f"{count} on {devices}",)))
     return [(label, texts) for label, texts in found if texts]
 
 
@@ -58,7 +61,7 @@ def _highest(ranks: RankSet) -> tuple[str, ...]:
     texts = [f"{size} on rank {highest.rank}{place}{where}, step {highest.peak_step}; median {format_bytes(middle)}"]
     least = max(LEAST_BYTES, middle // 200)
     reasons = [one for one in ranks.why_highest if one.excess_bytes >= least]
-    if reasons and highest.recorded_peak_allocated_bytes - ranks.comparable_peak_bytes >= least:
+    if reasons and differs(highest.recorded_peak_allocated_bytes, ranks.comparable_peak_bytes):
         texts.append("more than on comparable ranks: " + ", ".join(_excess(one) for one in reasons))
     return tuple(texts)
 

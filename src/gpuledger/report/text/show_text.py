@@ -65,7 +65,8 @@ def show_unknown_lines(view: RunView, tables: TableOptions, terminal: Terminal) 
 
     lines: list[str] = []
     for device in view.devices:
-        unknown = unknown_lines(device.unknowns, tables.rows or ROWS, terminal, device.classes)
+        rank = device.rank.number_of_several
+        unknown = unknown_lines(device.unknowns, tables.rows or ROWS, terminal, device.classes, rank)
         lines += [*([""] if lines else []), *unknown]
     return lines
 

@@ -17,6 +17,7 @@ from gpuledger.analyze.overview.balance import (
     NVML_PROCESSES,
     BalanceLine,
 )
+from gpuledger.analyze.overview.ranks import LEAST_BYTES, LEAST_FRAC, Imbalance
 from gpuledger.model.accounts import ROUNDING
 from gpuledger.report.base.colors import category_color
 from gpuledger.report.base.phrases import (
@@ -35,7 +36,6 @@ from gpuledger.units import device_label, format_bytes, format_frac, format_ns
 if TYPE_CHECKING:
     from gpuledger.analyze.memory.breakdown import Account, Breakdown
     from gpuledger.analyze.overview.balance import Balance
-    from gpuledger.analyze.overview.ranks import Imbalance
     from gpuledger.analyze.view.device_view import DeviceView
 
 Row = tuple[str | Cell | Bar, ...]
@@ -136,8 +136,9 @@ def rank_table(views: Sequence[DeviceView]) -> TextTable:
 
 def imbalance_line(imbalance: Imbalance) -> str:
     """Return a sentence on the imbalance of the ranks."""
-    if imbalance.ratio < 1.005:
-        return f"balanced: the highest peak is within 0.5 % of the mean, {format_bytes(imbalance.mean_bytes)}"
+    if imbalance.is_balanced:
+        near = format_frac(LEAST_FRAC, 0) if imbalance.ratio <= 1 + LEAST_FRAC else format_bytes(LEAST_BYTES)
+        return f"balanced: the highest peak is within {near} of the mean, {format_bytes(imbalance.mean_bytes)}"
     return (
         f"unbalanced: rank {imbalance.rank} ({device_label(imbalance.device_idx)}) has the highest peak, "
         f"{format_bytes(imbalance.highest_bytes)}, {format_frac(imbalance.ratio - 1)} above the mean of "
@@ -146,9 +147,12 @@ def imbalance_line(imbalance: Imbalance) -> str:
 
 
 def balance_lines(
-    rank: int, balance: Balance, terminal: Terminal, classes: Mapping[str, str] | None = None
+    rank: int | None, balance: Balance, terminal: Terminal, classes: Mapping[str, str] | None = None
 ) -> list[str]:
-    """Return the balance of one device: a head, one row per line, their sum, and the reasons of missing values."""
+    """Return the balance of one device: a head, one row per line, their sum, and the reasons of missing values.
+
+    ``rank`` is None if the program has one process.
+    """
     device_idx, whole = balance.instant.device_idx, balance.total_bytes
     allocated = sum(line.bytes or 0 for line in balance.lines if line.name == "allocated")
     device = device_text(device_idx, balance.device_name, rank)

@@ -23,14 +23,21 @@ INDENT = 10
 
 
 def unknown_lines(
-    unknowns: Unknowns, rows: int, terminal: Terminal, classes: Mapping[str, str] | None = None
+    unknowns: Unknowns,
+    rows: int,
+    terminal: Terminal,
+    classes: Mapping[str, str] | None = None,
+    rank: int | None = None,
 ) -> list[str]:
-    """Return the sum of memory without a name, then a paragraph per entry, largest first, with stack and advice."""
+    """Return the sum of memory without a name, then a paragraph per entry, largest first, with stack and advice.
+
+    ``rank`` is None if the program has one process.
+    """
     total, instant = unknowns.allocated_bytes, unknowns.instant
     share_text = f"{format_bytes(unknowns.bytes)} of it ({percent(unknowns.bytes, total)})"
     count = f"{unknowns.blocks:,} block{'' if unknowns.blocks == 1 else 's'}"
     said = f"{share_text} in {count} without a name" if unknowns.blocks else "all of it has a name"
-    size = allocated_text(total, instant, device_text(instant.device_idx, ""), classes)
+    size = allocated_text(total, instant, device_text(instant.device_idx, "", rank), classes)
     lines = entry(terminal, instant_title(instant), size, said)
     for item in unknowns.items[:rows]:
         lines += ["", *_item_lines(item, total, terminal)]

@@ -22,6 +22,7 @@ from gpuledger.analyze.memory.instant import resolve_instant
 from gpuledger.analyze.memory.timeline import build_timeline
 from gpuledger.analyze.overview.balance import build_balance
 from gpuledger.analyze.overview.findings import find_findings
+from gpuledger.analyze.overview.ranks import Imbalance
 from gpuledger.analyze.overview.summary import summarize
 from gpuledger.analyze.step.fusions import why_no_kernels
 from gpuledger.analyze.step.overhead import find_overhead
@@ -32,6 +33,7 @@ from gpuledger.analyze.view.options import GROUPINGS, ViewOptions
 from gpuledger.analyze.view.view import build_view
 from gpuledger.cli.main import main
 from gpuledger.errors import UsageError
+from gpuledger.files.reading import MIB
 from gpuledger.model.compilation import Compilation, CompiledRegion, GraphBreak
 from gpuledger.model.run import Run
 from gpuledger.report.base.terminal import Terminal
@@ -233,6 +235,21 @@ def test_the_mean_of_many_ranks_is_that_of_all(tmp_path: Path) -> None:
     share = format_frac(max(peaks) * 12 / sum(peaks) - 1)
     said = f"has the highest peak, {format_bytes(max(peaks))}, {share} above the mean of "
     assert said in imbalance_line(view.imbalance)
+
+
+@pytest.mark.parametrize(
+    ("highest_bytes", "said"),
+    [
+        (1000 * MIB, "balanced: the highest peak is within 2 % of the mean, 1000.0 MiB"),
+        (1020 * MIB, "balanced: the highest peak is within 2 % of the mean, 1000.0 MiB"),
+        (1020 * MIB + 1, "unbalanced: rank 1 (cuda:0) has the highest peak, 1020.0 MiB, 2.0 % above the mean of"),
+    ],
+)
+def test_ranks_are_unbalanced_if_they_differ_as_outliers_do(highest_bytes: int, said: str) -> None:
+    found = Imbalance(1, 0, highest_bytes, 1000.0 * MIB, highest_bytes / (1000 * MIB))
+    assert imbalance_line(found).startswith(said)
+    small = Imbalance(1, 0, 3 * MIB // 2, 0.5 * MIB, 3.0)
+    assert imbalance_line(small) == "balanced: the highest peak is within 1.0 MiB of the mean, 512.0 KiB"
 
 
 @pytest.mark.parametrize("room", ["base", "text", "json", "html"])

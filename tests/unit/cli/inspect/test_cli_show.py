@@ -126,7 +126,7 @@ def test_several_ranks_stand_side_by_side_and_the_imbalance_is_named(runs: Path)
     assert f", {100 * (ratio - 1):.1f} % above the mean of " in text
     assert "by module" not in text
     with_table = ask("show", runs / "four", "--by", "module", "--depth", 1, "-n", 3).stdout
-    assert re.match(rf"Peak memory .* of rank {highest}, in " if highest else r"Peak memory .* GiB", with_table)
+    assert re.match(rf"Peak memory .* of rank {highest}, in ", with_table)
     _, own_table = ask("show", runs / "four", "--by", "module", "--depth", 1, "-n", 3, "--rank", highest).stdout.split(
         "by module"
     )
@@ -135,6 +135,26 @@ def test_several_ranks_stand_side_by_side_and_the_imbalance_is_named(runs: Path)
     assert [rank["rank"] for rank in found["ranks"]] == [0, 1, 2, 3]
     assert found["rank"] == found["imbalance"]["rank"] == highest
     assert found["recorded_peak_allocated_bytes"] == peaks[highest] == sum(a["bytes"] for a in found["breakdown"])
+
+
+@pytest.mark.parametrize("command", [("show",), ("show", "--unknown"), ("balance",), ("group",)], ids=" ".join)
+def test_every_rank_of_several_is_named_and_an_only_one_is_not(command: tuple[str, ...], tmp_path: Path) -> None:
+    make_run(tmp_path / "two.ledger", ranks=2, blocks=100, cuda=False)
+    make_run(tmp_path / "one.ledger", blocks=100, cuda=False)
+    for number in (0, 1):
+        named = ask(command[0], tmp_path / "two", *command[1:], "--rank", number).stdout
+        assert re.match(rf"(\S+ +)?Peak memory .* of CPU tensors of rank {number}, in ", named)
+    assert "\nRanks               2 ranks, CPU tensors\n" in ask("show", tmp_path / "two").stdout
+    alone = ask(command[0], tmp_path / "one", *command[1:]).stdout
+    assert " of CPU tensors, in " in alone
+    assert "rank" not in alone
+
+
+def test_both_ranks_of_a_diff_are_named(tmp_path: Path) -> None:
+    make_run(tmp_path / "two.ledger", ranks=2, blocks=100, cuda=False)
+    text = ask("diff", tmp_path / "two.ledger/rank-0", tmp_path / "two.ledger/rank-1").stdout
+    heads = re.findall(r"^(before|after) .* of rank (\d)$", text, re.MULTILINE)
+    assert heads == [("before", "0"), ("after", "1")]
 
 
 @pytest.mark.parametrize(("cuda", "device"), [(True, "cuda:0"), (False, "cpu")])
