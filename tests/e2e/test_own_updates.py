@@ -526,3 +526,58 @@ def test_a_hook_that_raises_ends_nothing() -> None:
         return model, kept
 
     assert states(record_own(program)) == sorted(2 * STATE)
+
+
+class Loop(nn.Module):
+    """A module with the loop over its steps in its forward."""
+
+    def __init__(self, update: Callable[[Tensor, Tensor], None]) -> None:
+        super().__init__()
+        self.net = nn.Linear(32, 4, bias=False)
+        self.update = update
+
+    def forward(self, data: Tensor) -> None:
+        for number in range(4):
+            self.net(data[4 * number : 4 * number + 4]).square().sum().backward()
+            assert self.net.weight.grad is not None
+            with torch.no_grad():
+                self.update(self.net.weight, self.net.weight.grad)
+                self.net(data)
+            self.net.weight.grad = None
+
+
+def test_a_training_in_the_forward_of_a_module_has_phases_and_state() -> None:
+    def program(_: object) -> object:
+        momentum, data = torch.zeros(4, 32), torch.ones(16, 32)
+
+        def update(weight: Tensor, gradient: Tensor) -> None:
+            weight.sub_(0.01 * momentum.mul_(0.9).add_(gradient))
+
+        model = Loop(update)
+        model(data)
+        model(data)
+        return momentum, model
+
+    run = record_own(program)
+    assert [(block.name, block.bytes) for block in run.of("optimizer_state")] == [("net.weight", 512)]
+    phases = [phase for _, phase in run.phases]
+    assert phases.count("forward") == phases.count("backward") == 8
+    assert phases.count("evaluation") == 8
+
+
+def test_the_batch_of_a_training_in_the_forward_of_a_module_is_that_of_the_module_inside() -> None:
+    class Training(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net, self.loss = nn.Linear(32, 4), nn.MSELoss()
+
+        def forward(self, data: Tensor) -> None:
+            optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+            for number in range(4):
+                optimizer.zero_grad()
+                self.loss(self.net(data[4 * number : 4 * number + 4]), torch.ones(4, 4)).backward()
+                optimizer.step()
+
+    found = record_own(lambda _: Training()(torch.ones(16, 32))).manifest.inputs
+    assert found is not None
+    assert found.shape == (4, 32)

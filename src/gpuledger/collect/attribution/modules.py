@@ -33,7 +33,8 @@ _Call = tuple[int, int, str, int, Phase | None, bool, int]
 """A module call in progress.
 
 ``(depth, module_id, token before it, sequence number at its start, phase before, hidden, stack_id)``. The phase is None
-inside another module. ``hidden`` means that the parent has created nodes that no input leads to.
+inside another module, unless a training runs in that one. ``hidden`` means that the parent has created nodes that no
+input leads to.
 """
 
 _Backward = tuple[Phase, str, str, bool, bool, Any]
@@ -50,7 +51,8 @@ class ModuleTracker:
     Args:
         phases: The current step and phase, and the tokens of each thread.
         registry: Ids of modules.
-        on_outermost: Called with ``(module_id, args, kwargs)`` when an outermost module is entered in forward.
+        on_outermost: Called with ``(module_id, args, kwargs)`` when an outermost module is entered in forward, or one
+            inside a call in which a backward pass has ended.
         on_outermost_end: Called with ``(module_id, result)`` when it is left. ``result`` is None if it raised.
         on_backward_end: Called after each ``autograd.backward``.
         guard: Handles exceptions raised in gpuledger's code.
@@ -180,8 +182,8 @@ class ModuleTracker:
         state.creates_until(start)
         if stack or phases.phase != Phase.BACKWARD:
             hidden = self._claims.claim_inputs(state, args, kwargs, start)
-        if not stack and phases.phase != Phase.BACKWARD:
-            before = phases.phase
+        if depth <= state.step_depth and phases.phase != Phase.BACKWARD:
+            state.step_depth, before = depth, phases.phase
             self._enter_outermost(module_id, args, kwargs)
         stack_id = -1 if self.intern_stack is None else self._call_stack_id()
         call = (depth, module_id, state.token, start, before, hidden, stack_id)
@@ -218,11 +220,12 @@ class ModuleTracker:
                 return
             end = self._sequence()
             state.creates_until(end)
+            state.step_depth = min(state.step_depth, depth)
             del stack[depth:]  # also drops entries of inner calls whose end was skipped at the recursion limit
             if not self.active:
                 return
             if before is not None:
-                self.phases.put(state.around)
+                self.phases.put(state.innermost[0])
             else:
                 state.token = token
                 self._set_token(token + state.scope)
@@ -313,6 +316,8 @@ class ModuleTracker:
                 self.leaves.differentiated(leaves, result)
             state = self.phases.threads
             self._claims.after_backward(state, result, creates_graph=creates_graph, whole=whole)
+            if whole:
+                state.step_depth = len(state.stack)
             if whole and not state.stack:
                 state.outermost_end = self._sequence()
             self.phases.after_backward(phase, whole=whole)

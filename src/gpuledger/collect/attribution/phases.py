@@ -32,6 +32,8 @@ class ThreadState:
         node_hooks: The hooks of graphs whose backward has not run yet.
         outermost_end: Number at the end of the last call of an outermost module, at the end of the last ``backward()``,
             or at the start of the recording in its thread; -1 if none of them was seen.
+        step_depth: Number of module calls around a training, as of a module with the loop over steps in its forward; 0
+            for none. The calls inside these are like outermost ones.
         scope: Piece of the current scope.
         scope_starts: Numbers at which the scope changed, ascending.
         scope_pieces: Pieces of the scopes that begin there.
@@ -61,6 +63,7 @@ class ThreadState:
         "scoped_nodes",
         "scopes_before",
         "stack",
+        "step_depth",
         "token",
     )
 
@@ -72,6 +75,7 @@ class ThreadState:
         self.created: dict[int, Owner] = {}
         self.node_hooks = NodeHooks()
         self.outermost_end = -1
+        self.step_depth = 0
         self.scope = ""
         self.scope_claimed: set[int] = set()
         self.scope_awaited: set[int] = set()

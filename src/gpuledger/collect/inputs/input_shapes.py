@@ -188,6 +188,11 @@ class InputShapes:
         if known is not None and known.holds_tensors and torch.is_grad_enabled():
             self._after_backward = False
 
+    def withdraw(self, module_id: int) -> None:
+        """Forget the inputs of a module: they are those of many steps."""
+        for key in [one for one in list(self._modules) if one[0] == module_id]:
+            self._modules.pop(key, None)
+
     def _has_room(self) -> bool:
         """Return whether another module can be added. Parts of modules, such as the layers of one, give way to it.
 

@@ -61,6 +61,11 @@ class KnownObjects:
             self.search()
         return self._registry.can_take_steps(module_id)
 
+    def hold_parameters(self, module_id: int) -> bool:
+        """Return whether a module or one inside it has parameters."""
+        registry = self._registry
+        return any(one >= 0 and registry.is_below(one, module_id) for *_, one in registry.parameters)
+
     def search(self) -> None:
         """Search for live objects, while the program is paused."""
         started_ns = time.time_ns()

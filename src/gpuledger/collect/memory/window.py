@@ -143,6 +143,8 @@ class MemoryWindow:
         self._collectives = FirstCollectives(self.read_counters, guard, journal.fact)
         self._precision = Precision(self._registry, guard)
         self._phases_before: list[Phase] = []
+        self._outer_call = -1, 0
+        """The outermost module that was called last, and the number of steps that had ended then."""
         self._pending = PendingEvents(recorder, journal)
         self._follow(updates)
 
@@ -337,7 +339,10 @@ class MemoryWindow:
             self._awaits_call = False
             self.read_counters("call")  # the CUDA context exists, and few libraries are loaded
         self._sharded.install()
-        if self.objects.can_take_steps(module_id):
+        if self.phases.threads.stack:
+            self._called_in_training(module_id, args, kwargs)
+        elif self.objects.can_take_steps(module_id):
+            self._outer_call = module_id, self._steps.seen
             self._has_steps()
             self._steps.call_began(module_id, partial(self.objects.expects_training, module_id))
             if not self.is_open and torch.is_grad_enabled():  # it ended here, so this call's end is not observed
@@ -349,12 +354,19 @@ class MemoryWindow:
         self.observed.see_inputs(module_id, args, kwargs)
         self._caches.call_began(args, kwargs)
 
+    def _called_in_training(self, module_id: int, args: Any, kwargs: Any) -> None:
+        """Record the input of a module that is trained inside of another one's call, which has those of all steps."""
+        outer_id, seen = self._outer_call
+        if self._steps.seen > seen + 1 and self.objects.hold_parameters(module_id):
+            self.inputs.withdraw(outer_id)
+            self.inputs.see(module_id, self._steps.seen + 1, args, kwargs)
+
     def on_outermost_end(self, module_id: int, result: Any = None) -> None:
         """Record the exit of an outermost module, and what it has returned."""
         self.inputs.returned(module_id, result)
         if self.is_open:
             self._caches.call_ended(module_id, result)
-        if self.objects.can_take_steps(module_id):
+        if not self.phases.threads.stack and self.objects.can_take_steps(module_id):
             self._steps.call_ended(module_id, partial(self.objects.expects_training, module_id))
 
     def on_backward_end(self) -> None:

@@ -146,7 +146,8 @@ class WeightUpdates:
         is_own = phases.phase not in (Phase.BACKWARD, Phase.OPTIMIZER)
         if phases.phase == Phase.BACKWARD and self._hook_thread:
             is_own = self._hook_thread == get_ident()
-        return bool(self._contents) and is_own and not phases.threads.stack
+        state = phases.threads
+        return bool(self._contents) and is_own and len(state.stack) <= state.step_depth
 
     def gradients_seen(self, found: Iterable[_Found], *, registered: bool) -> None:
         """Record gradients of leaves after a backward pass: ids of name and module, leaf and gradient.
