@@ -39,9 +39,11 @@ COLUMNS = (
     "numbers",
 )
 
-COLLECTIVE = "collective"
+COLLECTIVE, EVALUATION = "collective", "evaluation"
 UNUSUAL, FEWEST_STEPS = 3, 3
 """A step is left out that has more than this many times the operators and the time of the others, if there are some."""
+EVALUATION_FRAC = 0.1
+"""So is a step with an evaluation that takes more than this share of a usual step's work, if most have none."""
 OVERLAP = 1.05
 """The ratio of the sum of operators' times to the time in which one ran, above which a note says that threads overlap.
 """
@@ -54,8 +56,9 @@ class StepWork:
     """One entry per kernel, copy, collective or host operator, from ``steps`` profiled steps.
 
     A timed program without steps counts as one step. A step with a lot of other work, such as another part of the
-    program between two trainings, is left out: times are those of a usual step, as the step time is. None is if they
-    have the work of all threads, which others than the thread of the steps do at any time.
+    program between two trainings or an evaluation after some steps, is left out: times are those of a usual step, as
+    the step time is. None is if they have the work of all threads, which others than the thread of the steps do at any
+    time.
 
     ``name_id``, ``operator_id`` and ``scope_id`` are ids in the table ``names``, ``stack_id`` in ``stacks``; -1 for
     none. ``flops`` and ``moved_bytes`` are NaN if unknown, and ``numbers`` None.
@@ -117,7 +120,7 @@ def read_work(rank: Rank, device_idx: int | None = None) -> StepWork | None:
     mine &= device == chosen
     if not mine.any():
         return None
-    unusual = [] if rank.manifest.times_of_all_threads else _unusual_steps(step[mine], (end - start)[mine])
+    unusual = [] if rank.manifest.times_of_all_threads else _unusual_steps(step[mine], (end - start)[mine], phase[mine])
     mine &= ~np.isin(step, [number for number, *_ in unusual])
     ids = {column: to_numbers(table[column])[mine] for column in _IDS}
     return StepWork(
@@ -146,19 +149,21 @@ def work_note(rank: Rank, device_idx: int) -> str | None:
         work = read_work(rank, device_idx)
         overlap = work is not None and work.on_host and work.duration_ns.sum() > OVERLAP * work.busy_ns * work.steps
         return OF_ALL_THREADS if overlap else None
-    table = rank.table("spans", ("device_idx", "kind", "start_ns", "end_ns", "step"))
+    table = rank.table("spans", ("device_idx", "kind", "start_ns", "end_ns", "step", "phase"))
     device, start, end, step = (to_numbers(table[name]) for name in ("device_idx", "start_ns", "end_ns", "step"))
     first, last = rank.manifest.time_steps or (0, -1)
     mine = (_words(table, "kind") != "phase") & (step >= first) & (step <= last) & (device == device_idx)
-    for number, time_ns, usual_ns in _unusual_steps(step[mine], (end - start)[mine]):
+    phase = _words(table, "phase")[mine]
+    for number, time_ns, usual_ns in _unusual_steps(step[mine], (end - start)[mine], phase):
+        evaluates = " with an evaluation" if (phase[step[mine] == number] == EVALUATION).any() else ""
         return (
-            f"Times by module leave step {number:,} out: its work took {format_ns(time_ns)}, that of another profiled "
-            f"step {format_ns(usual_ns)}."
+            f"Times by module leave step {number:,} out: its work{evaluates} took {format_ns(time_ns)}, that of "
+            f"another profiled step {format_ns(usual_ns)}."
         )
     return None
 
 
-def _unusual_steps(step: I64, duration: I64) -> list[tuple[int, int, int]]:
+def _unusual_steps(step: I64, duration: I64, phase: Words) -> list[tuple[int, int, int]]:
     """Return the steps with far more work than the others: number, its work in ns, and that of a usual step."""
     numbers = distinct_numbers(step)
     if len(numbers) < FEWEST_STEPS:
@@ -167,6 +172,11 @@ def _unusual_steps(step: I64, duration: I64) -> list[tuple[int, int, int]]:
     times = np.array([int(duration[step == one].sum()) for one in numbers])
     usual_count, usual_ns = (int(np.sort(one)[one.size // 2]) for one in (counts, times))
     unusual = (counts > UNUSUAL * usual_count) & (times > UNUSUAL * usual_ns)
+    in_evaluation = phase == EVALUATION
+    evaluation = np.array([int(duration[in_evaluation & (step == one)].sum()) for one in numbers])
+    evaluates = evaluation > EVALUATION_FRAC * usual_ns
+    if 2 * np.count_nonzero(evaluates) < len(numbers):
+        unusual |= evaluates
     return [(int(numbers[place]), int(times[place]), usual_ns) for place in np.flatnonzero(unusual).tolist()]
 
 

@@ -207,12 +207,13 @@ def _step_time(device: DeviceView) -> list[str]:
     texts = [f"{format_ns(steps.median_ns)}{spread} ({source})"]
     if device.times is None:
         return texts
-    rates = [] if device.rates is None else _rates(device.rates)
+    rates = [] if device.rates is None else _rates(device.rates, device.rank.number_of_several)
     bounds = _operators(device.parts) if device.times.on_host else _busy(device.times)
     return [*texts, *_joined(bounds), *rates]
 
 
-def _rates(rates: Rates) -> list[str]:
+def _rates(rates: Rates, rank: int | None) -> list[str]:
+    """Return samples and tokens per second of a process, with its rank if it is one of several."""
     tokens = [
         f"{kind.name} {rate(kind.row_tokens_per_s)} tokens/s{'' if kind.rows == 1 else ' in each row'}"
         for kind in rates.kinds
@@ -222,7 +223,8 @@ def _rates(rates: Rates) -> list[str]:
     rows = "1 row" if rates.batch == 1 else f"{rates.batch} rows, beams included"
     several = f"{rates.step_samples} samples in a step, " if rates.step_samples not in (None, rates.batch) else ""
     batch = rows if rates.kinds else f"{several}batch {rates.batch}"
-    return [f"{', '.join(found)} ({batch}: {rates.source.partition(', ')[0]})"] if found else []
+    where = "" if rank is None else f" on rank {rank}"
+    return [f"{', '.join(found)}{where} ({batch}: {rates.source.partition(', ')[0]})"] if found else []
 
 
 def _busy(times: TimeBreakdown) -> list[str]:
@@ -258,12 +260,16 @@ def _operators(parts: StepParts | None) -> list[str]:
 
 
 def _energy(device: DeviceView, terminal: Terminal) -> list[str]:
-    return [] if device.energy is None else entry(terminal, "Energy", _joules(device.energy, device.rates), cells=CELLS)
+    if device.energy is None:
+        return []
+    joules = _joules(device.energy, device.rates, device.rank.number_of_several)
+    return entry(terminal, "Energy", joules, cells=CELLS)
 
 
-def _joules(energy: EnergyBreakdown, rates: Rates | None) -> str:
+def _joules(energy: EnergyBreakdown, rates: Rates | None, rank: int | None) -> str:
     long_s = energy.unusual_step_s
     per_step = "per step" if long_s is None else f"per step of {format_ns(1e9 * long_s)}"
+    per_step += "" if rank is None else f" on rank {rank}"
     parts = [f"{format_joules(energy.step_energy_j, energy.step_uncertainty_j)} {per_step}"]
     if rates is not None and rates.sample_energy_j is not None:
         parts.append(f"{format_joules(rates.sample_energy_j)} per sample")

@@ -56,6 +56,44 @@ def test_a_step_with_far_more_work_is_left_out_and_named(
         assert note in summarize(rank, -1).notes
 
 
+def with_evaluations(rank: KeptRank, evaluating: set[int], most_spans: int) -> KeptRank:
+    """Return the rank with work of an evaluation in some steps, in place of at most that many spans of backward."""
+    spans = rank.table("spans")
+    phases = spans["phase"].to_pylist()
+    for number in evaluating:
+        rows = [row for row, step in enumerate(spans["step"].to_pylist()) if step == number]
+        for row in [row for row in rows if phases[row] == "backward"][:most_spans]:
+            phases[row] = "evaluation"
+    field = spans.schema.field("phase")
+    column = pa.array(phases, pa.string()).cast(field.type)
+    tables = {name: rank.table(name) for name in TABLES[:-1]}
+    tables["spans"] = spans.set_column(spans.schema.get_field_index("phase"), field, column)
+    return KeptRank(rank.number, rank.directory, rank.manifest, tables=tables)
+
+
+@pytest.mark.parametrize(
+    ("evaluating", "most_spans", "left_out"),
+    [
+        ({FIRST + 2}, 1000, FIRST + 2),
+        ({FIRST, FIRST + 1}, 1000, None),  # most steps evaluate
+        ({FIRST, FIRST + 1, FIRST + 2}, 1000, None),
+        ({FIRST + 2}, 1, None),  # it takes hardly any time
+    ],
+)
+def test_a_step_after_which_the_program_evaluates_is_left_out_and_named(
+    evaluating: set[int], most_spans: int, left_out: int | None, tmp_path: Path
+) -> None:
+    """The step time is a median, so that its parts are those of a step without an evaluation."""
+    rank = with_evaluations(with_steps(tmp_path / "run.ledger", 1, 1, 1), evaluating, most_spans)
+    work, note = present(read_work(rank)), work_note(rank, -1)
+    assert ("evaluation" in work.phase) is (left_out is None)
+    if left_out is None:
+        assert note is None
+    else:
+        assert note is not None
+        assert note.startswith(f"Times by module leave step {left_out} out: its work with an evaluation took ")
+
+
 @pytest.mark.parametrize("overlap", [True, False])
 def test_no_step_is_left_out_if_the_times_are_of_all_threads(overlap: bool, tmp_path: Path) -> None:
     """The other threads work at any time, and so in some steps more than in others."""

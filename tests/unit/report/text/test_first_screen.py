@@ -12,7 +12,7 @@ from synthetic import make_run
 
 from gpuledger.analyze.view.view import build_view
 from gpuledger.cli.main import main
-from gpuledger.model.manifest import read_json
+from gpuledger.model.manifest import World, read_json
 from gpuledger.model.pass_facts import TimedProgram
 from gpuledger.model.run import read_run
 from gpuledger.model.run_directory import write_json
@@ -48,6 +48,17 @@ def test_a_run_of_a_gpu_answers_every_question_in_order() -> None:
     assert "GPU busy 3.02 ms (72 %; copies 71.86 µs), idle 1.15 ms (28 %)" in text
     assert "1.600 ± 0.007 J per step, 24.42 µJ per sample" in text
     assert "profiled steps are 1.8× slower than unprofiled ones" in text
+
+
+def test_rates_and_energy_of_one_of_several_ranks_name_the_rank() -> None:
+    run = read_run(TRAINING)
+    number = run.ranks[0].number
+    manifest = replace(run.ranks[0].manifest, world=World(size=4, rank=number))
+    view = build_view(replace(run, ranks=(replace(run.ranks[0], manifest=manifest),)))
+    text = " ".join(" ".join(first_screen(view, Terminal(200))).split())
+    assert f" samples/s on rank {number} (batch " in text
+    assert f"1.600 ± 0.007 J per step on rank {number}, " in text
+    assert "on rank" not in " ".join(screen(TRAINING))
 
 
 @pytest.mark.parametrize(("frac", "words"), [(0.01, "not slower"), (1.04, "not slower"), (2.14, "2.1× slower")])

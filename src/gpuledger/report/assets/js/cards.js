@@ -92,7 +92,7 @@ function stepCard(view, base) {
     lines: [
       time.p95_ns !== null ? `median; p95 ${formatNs(time.p95_ns)}` : /mean of/.test(time.source) ? null : /^GPU/.test(time.source) ? "mean" : "median",
       time.source || null,
-      ...rateLines(view.rates),
+      ...rateLines(view),
     ],
     href: formatState({ ...base, axis: "time", zoom: band ? formatZoom(band.start, band.end) : "" }),
     definition: "step_time_ns",
@@ -100,10 +100,11 @@ function stepCard(view, base) {
 }
 
 /** Return how many samples or tokens a second, where the batch or the calls of a generation are known. */
-function rateLines(rates) {
+function rateLines({ rates, rank_of_several: rank }) {
   if (!rates) return [];
-  const tokens = rates.kinds.map((kind) => `${kind.name} ${formatRate(kind.tokens_per_s)} tokens/s${kind.token_energy_j === null ? "" : `, ${formatJoules(kind.token_energy_j)} a token`}`);
-  return [rates.samples_per_s === null ? null : `${formatRate(rates.samples_per_s)} samples/s at batch ${rates.batch}`, ...tokens];
+  const where = rank === null ? "" : ` on rank ${rank}`;
+  const tokens = rates.kinds.map((kind) => `${kind.name} ${formatRate(kind.tokens_per_s)} tokens/s${where}${kind.token_energy_j === null ? "" : `, ${formatJoules(kind.token_energy_j)} a token`}`);
+  return [rates.samples_per_s === null ? null : `${formatRate(rates.samples_per_s)} samples/s${where} at batch ${rates.batch}`, ...tokens];
 }
 
 /** Return the card of the time pass: how busy the card is, or what the host's operators take. */

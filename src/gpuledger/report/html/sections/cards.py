@@ -27,6 +27,7 @@ def _data(device: DeviceView, page: Page) -> dict[str, Any]:
     return {
         "summary": asdict(summary) | {"instant": {"step": summary.instant.step}},
         "rates": None if device.rates is None else asdict(device.rates),
+        "rank_of_several": device.rank.number_of_several,
     }
 
 
