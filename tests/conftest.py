@@ -37,7 +37,7 @@ for _number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
 # Thousands of tests are collected, none of which becomes garbage: walks over them took a tenth of that time.
 gc.disable()
 
-MANY_OBJECTS = 20_000
+MANY_OBJECTS, MANY_MODULES = 20_000, 50
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -63,6 +63,15 @@ def what_is_loaded_is_set_aside() -> None:
     if generated is not None:
         generated.PyCodeCache.cache_clear()
     if len(gc.get_objects()) > MANY_OBJECTS:
+        set_aside_what_is_loaded()
+
+
+@pytest.fixture(autouse=True)
+def what_a_test_has_loaded_is_set_aside() -> Iterator[None]:
+    """Do the same for libraries that a test is the first to import."""
+    before = len(sys.modules)
+    yield
+    if len(sys.modules) > before + MANY_MODULES:
         set_aside_what_is_loaded()
 
 
