@@ -164,9 +164,8 @@ class _Grid:
         self._differences = np.arange(-self._band, self._band + 1)
         self._is_same = self._matches(sizes, reference, changes)
         rows = np.arange(self._count + 1)[:, None] + self._differences
-        outside = (rows < 0) | (rows > len(reference))
-        self._before = self._costs_before(outside)
-        self._after = self._costs_after(outside)
+        self._outside = (rows < 0) | (rows > len(reference))
+        self._after = self._costs_after()
         self.least = int(self._after[0, self._band])
 
     def _matches(self, sizes: Sequence[int], reference: Sequence[int], changes: SizeChanges) -> NDArray[np.bool_]:
@@ -181,8 +180,8 @@ class _Grid:
         rows = [is_of[size][codes[row : row + width]] for row, size in enumerate(sizes)]
         return np.array(rows, dtype=bool).reshape(self._count, width)
 
-    def _costs_before(self, outside: NDArray[np.bool_]) -> I32:
-        costs = np.full(outside.shape, _FAR, dtype=np.int32)
+    def _costs_before(self) -> I32:
+        costs = np.full(self._outside.shape, _FAR, dtype=np.int32)
         row = np.where(self._differences == 0, 0, _FAR)
         for number in range(self._count + 1):
             if number:
@@ -190,18 +189,18 @@ class _Grid:
                 row = np.where(self._is_same[number - 1], above, _FAR)
                 row[:-1] = np.minimum(row[:-1], above[1:] + 1)
             row = np.minimum.accumulate(row - self._differences) + self._differences
-            costs[number] = np.where(outside[number], _FAR, row)
+            costs[number] = np.where(self._outside[number], _FAR, row)
         return costs
 
-    def _costs_after(self, outside: NDArray[np.bool_]) -> I32:
-        costs = np.full(outside.shape, _FAR, dtype=np.int32)
+    def _costs_after(self) -> I32:
+        costs = np.full(self._outside.shape, _FAR, dtype=np.int32)
         row = np.zeros(self._differences.size, dtype=np.int32)
         for number in range(self._count, -1, -1):
             if number < self._count:
                 below = costs[number + 1]
                 row = np.where(self._is_same[number], below, _FAR)
                 row[1:] = np.minimum(row[1:], below[:-1] + 1)
-            row = np.where(outside[number], _FAR, row)
+            row = np.where(self._outside[number], _FAR, row)
             costs[number] = np.minimum.accumulate((row + self._differences)[::-1])[::-1] - self._differences
         return costs
 
@@ -223,8 +222,9 @@ class _Grid:
 
     def places(self) -> list[list[int]]:
         """Return the positions of each allocation in all of the best alignments, also -1 for none."""
-        with_it = self._is_same & (self._before[:-1] + self._after[1:] == self.least)
-        without = (self._before[:-1, 1:] + 1 + self._after[1:, :-1] == self.least).any(axis=1)
+        before = self._costs_before()
+        with_it = self._is_same & (before[:-1] + self._after[1:] == self.least)
+        without = (before[:-1, 1:] + 1 + self._after[1:, :-1] == self.least).any(axis=1)
         return [
             [*[-1] * int(without[row]), *(np.flatnonzero(columns) + row - self._band).tolist()]
             for row, columns in enumerate(with_it)
