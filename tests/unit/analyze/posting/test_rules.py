@@ -84,20 +84,27 @@ def test_lifetimes(phase: str, fate: str, flags: dict[str, bool], expected: str)
 
 
 def test_some_rule_holds_for_everything_and_every_rule_for_something() -> None:
-    held = set()
-    for phase, fate in itertools.product(PHASES, FATES):
-        for values in itertools.product((False, True), repeat=len(FLAGS)):
-            flags = dict(zip(FLAGS, values, strict=True))
-            first = next(
-                number
-                for number, rule in enumerate(LIFETIME_RULES)
-                if phase in rule.phases
-                and fate in rule.fates
-                and all(getattr(rule, name) in (None, value) for name, value in flags.items())
-            )
-            held.add(first)
-            assert category(phase, fate, **flags) == LIFETIME_RULES[first].category
-    assert held == set(range(len(LIFETIME_RULES)))
+    every = list(itertools.product(PHASES, FATES, *[(False, True)] * len(FLAGS)))
+    phases, fates, *flags = zip(*every, strict=True)
+    features = BlockFeatures(
+        identity=np.full(len(every), NO_IDENTITY, np.int8),
+        phase=np.array([PHASES.index(phase) for phase in phases], np.int8),
+        fate=np.array([FATES.index(fate) for fate in fates], np.int8),
+        **{name: np.array(values) for name, values in zip(FLAGS, flags, strict=True)},
+    )
+    first = [
+        next(
+            number
+            for number, rule in enumerate(LIFETIME_RULES)
+            if phase in rule.phases
+            and fate in rule.fates
+            and all(getattr(rule, name) in (None, value) for name, value in zip(FLAGS, values, strict=True))
+        )
+        for phase, fate, *values in every
+    ]
+    found = [CATEGORIES[code] for code in categorize(features)]
+    assert found == [LIFETIME_RULES[number].category for number in first]
+    assert set(first) == set(range(len(LIFETIME_RULES)))
 
 
 def test_the_numbers_of_identities_in_written_journals_stay() -> None:
