@@ -24,7 +24,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully
 
 pytestmark = pytest.mark.torch
 
-WIDTH, BATCH, LAYERS = 128, 512, 4
+WIDTH, BATCH, LAYERS = 64, 256, 4
 ROWS, LENGTH, WORDS = 16, 64, 512
 THEIRS = {
     "SHARDED_PARAM": ("sharded_weight",),
@@ -38,7 +38,7 @@ THEIRS = {
 }
 """Their category -> ours. Their other ones together are our gradients, activation gradients and temporaries."""
 Maker = Callable[[], tuple[nn.Module, torch.optim.Optimizer]]
-SLACK_BYTES = 64
+SLACK_BYTES = 16
 """Scalars, such as the loss, are in other categories."""
 
 
