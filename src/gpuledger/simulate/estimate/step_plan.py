@@ -19,6 +19,7 @@ from gpuledger.simulate.gpu.device import SimulatedDevice
 from gpuledger.simulate.gpu.patches import Patches
 from gpuledger.simulate.gpu.shortcuts import tensors_in
 from gpuledger.simulate.rest.longer import LongerLoops
+from gpuledger.simulate.rest.loop_lengths import LoopLengths
 from gpuledger.simulate.rest.rest import QuietLoader, RestOfProgram
 
 LEAST_STEPS, MOST_STEPS = 3, 24
@@ -28,6 +29,8 @@ MOST_CALLS, _MOST_REQUESTS = 1000, 20_000
 
 The second one is also that of training steps on batches of different sizes that need no more memory.
 """
+_MOST_REQUESTS_TO_END = 5 * _MOST_REQUESTS
+"""Requests of calls that keep more and more in a loop, such as caches of keys and values, if it ends within them."""
 _QUIET_STEPS = 8
 """Without a data loader, steps after the largest one until no larger one is expected."""
 _CHANGED = 1.005
@@ -65,6 +68,9 @@ class StepPlan:
         self.has_ended = False
         """Whether a step was the last one."""
         self._waiting = WaitingOptimizers(device)
+        self._lengths: LoopLengths | None = None
+        self._requests = (0, 0)
+        """The requests of memory until the last two steps ended."""
 
     @property
     def grows(self) -> bool:
@@ -88,6 +94,7 @@ class StepPlan:
         self._total_bytes = total_bytes
         self._peaks.append(self._device.counters.peak_allocated_bytes)
         self._device.steps = seen
+        self._requests = self._requests[1], self._device.counters.alloc_count
         self._growth.see(seen)
         ends = self._ends_after(seen)
         if ends:
@@ -131,8 +138,18 @@ class StepPlan:
     @property
     def _are_calls(self) -> bool:
         """Return whether the steps are calls without training, and more than a few can be simulated."""
-        calls = self.counter is not None and not self.counter.trained
-        return calls and self._device.counters.alloc_count < _MOST_REQUESTS
+        if self.counter is None or self.counter.trained:
+            return False
+        return self._device.counters.alloc_count < _MOST_REQUESTS or self._grows_to_an_end
+
+    @property
+    def _grows_to_an_end(self) -> bool:
+        """Return whether each call keeps more, and the loop around the calls ends within some more requests."""
+        if self._lengths is None or not self._growth.is_certain:
+            return False
+        loops, (before, now) = self._lengths.with_steps(self._device.steps), self._requests
+        left = loops[0].steps_left if loops else None
+        return left is not None and now + left * (now - before) < _MOST_REQUESTS_TO_END
 
     def _ends_after(self, seen: int) -> bool:
         if self._steps is not None:
@@ -158,6 +175,7 @@ class StepPlan:
             rest: Ends data loaders after the last step.
         """
         self._waiting.install(patches)
+        self._lengths = None if rest is None else rest.lengths
         if self._steps is None:
             plain = DataLoader.__iter__
             known: weakref.WeakKeyDictionary[Any, _Batches] = weakref.WeakKeyDictionary()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from gpuledger.simulate.estimate.step_plan import MOST_CALLS, MOST_STEPS, StepPl
 from gpuledger.simulate.gpu.card import in_place
 from gpuledger.simulate.gpu.device import SimulatedDevice
 from gpuledger.simulate.gpu.patches import Patches
+from gpuledger.simulate.rest.loop_lengths import LoopLengths
 
 pytestmark = pytest.mark.torch
 
@@ -126,6 +128,9 @@ class Rest:
     began = False
     is_open = True
 
+    def __init__(self) -> None:
+        self.lengths = LoopLengths()
+
 
 @pytest.mark.parametrize(
     ("lengths", "slow_s", "read"),
@@ -218,3 +223,30 @@ def test_calls_that_keep_more_are_followed_further_than_steps(device: SimulatedD
     assert ended == (MOST_STEPS if trained else MOST_CALLS)
     assert plan.longest == MOST_CALLS
     assert StepPlan(3, device).longest == 3
+
+
+@pytest.mark.parametrize(
+    ("tokens", "steps"),
+    [(40, 40), (101, 30), (None, 30)],
+    ids=["the end is near", "the end is far", "without an end"],
+)
+def test_calls_that_keep_more_are_followed_to_the_end_of_their_loop(
+    tokens: int | None, steps: int, device: SimulatedDevice, patches: Patches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its last call has the largest cache, also if the many requests of memory are those of a large model."""
+    monkeypatch.setattr("gpuledger.simulate.estimate.step_plan._MOST_REQUESTS", 30)
+    monkeypatch.setattr("gpuledger.simulate.estimate.step_plan._MOST_REQUESTS_TO_END", 100)
+    plan, rest = StepPlan(None, device), Rest()
+    plan.install(patches, rest)  # type: ignore[arg-type]
+    plan.counter = new_counter()
+    rest.lengths.begins(1, 10, 0, None, sys._getframe())
+    rest.lengths.has(1, iter(()) if tokens is None else range(tokens))
+    seen = 0
+    while tokens is None or seen < tokens:
+        rest.lengths.iterates(1, seen)
+        seen += 1
+        device.malloc(1 << 20, "cache")
+        if plan.is_last(seen):
+            break
+    assert seen == steps
+    assert device.counters.alloc_count == steps
