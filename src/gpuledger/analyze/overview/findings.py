@@ -28,6 +28,7 @@ from gpuledger.analyze.overview.finding import Finding
 from gpuledger.analyze.overview.kept_advice import find_holder, kept_advice, kept_module, place_of
 from gpuledger.analyze.overview.kept_steps import find_kept
 from gpuledger.analyze.overview.peak_facts import Mask, PeakFacts
+from gpuledger.analyze.overview.resharding import kept_gathered
 from gpuledger.analyze.overview.step_findings import (
     autocast,
     batch,
@@ -259,6 +260,7 @@ RULES: tuple[Callable[[PeakFacts], Finding | None], ...] = (
     _late_zero_grad,
     one_module,
     _whole_on_every_rank,
+    kept_gathered,
     optimizer_temporaries,
     outside_modules,
     one_line,
