@@ -10,6 +10,7 @@ import pytest
 import torch
 from recorded import Recorded, read_recorded, record_own
 from torch import nn
+from torch.func import functional_call, vmap
 
 from gpuledger import load, record
 
@@ -199,3 +200,15 @@ def test_a_call_that_fails_leaves_activations(tmp_path: Path) -> None:
     assert {block.category for block in run.blocks if block.module == "first" and block.phase == "evaluation"} == {
         "activation"
     }
+
+
+def test_what_a_call_inside_a_transform_returns_is_no_cache() -> None:
+    def program(_: object) -> object:
+        model, results = nn.Linear(8, 4), torch.zeros(())
+        population = torch.randn(3, 4, 8)
+        with torch.no_grad():
+            for _step in range(4):
+                results = vmap(lambda one: functional_call(model, {"weight": one}, (torch.ones(5, 8),)))(population)
+        return model, results, population
+
+    assert not record_own(program).of("cache")

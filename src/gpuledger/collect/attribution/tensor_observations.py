@@ -99,6 +99,8 @@ class TensorObservations:
         self.place_of = place_of
         self.on_gradients: Callable[[Sequence[tuple[int, int, Any, Any]]], None] = lambda _: None
         """Called with the ids of name and module, the parameter and the gradient of gradients that were seen."""
+        self.on_input: Callable[[Any], object] = lambda _: None
+        """Called with each tensor that an outermost module is called with."""
         self._counts = counts
         self._rows: deque[Row] = deque()
         self._last: dict[tuple[int, int, int], int] = {}
@@ -257,7 +259,12 @@ class TensorObservations:
 
     def see_inputs(self, module_id: int, *arguments: Any) -> None:
         """Record the addresses of the tensors that an outermost module was called with."""
-        self._note((Identity.INPUT, -1, module_id, innermost_tensor(tensor), None) for tensor in tensors_in(arguments))
+        with without_overrides():
+            inputs = [innermost_tensor(tensor) for tensor in tensors_in(arguments)]
+        self._note((Identity.INPUT, -1, module_id, tensor, None) for tensor in inputs)
+        with without_overrides(), torch._C._DisableTorchDispatch():
+            for tensor in inputs:
+                self.on_input(tensor)
 
     def see(self, observed: Iterable[ObservedTensor]) -> None:
         """Record the addresses of tensors that a framework of sharded training holds."""

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from gpuledger.collect.adapter.held_tensors import KeyedReference
-from gpuledger.collect.adapter.program_objects import tensors_in, updates_of, without_overrides
+from gpuledger.collect.adapter.program_objects import innermost_tensor, tensors_in, updates_of, without_overrides
 from gpuledger.collect.attribution.tensor_observations import TensorObservations
 from gpuledger.model.accounts import Identity
 
@@ -60,6 +60,6 @@ class Caches:
         with without_overrides():
             held = ((reference(), reference.key) for reference in arguments)
             written = [tensor for tensor, updates in held if tensor is not None and updates_of(tensor) != updates]
-            returned = list(tensors_in(result, OUTPUT_LEVELS))
+            returned = [innermost_tensor(tensor) for tensor in tensors_in(result, OUTPUT_LEVELS)]
         self._observed.see((Identity.WRITTEN_INPUT, -1, module_id, tensor) for tensor in written)
         self._observed.see((Identity.OUTPUT, -1, module_id, tensor) for tensor in returned)

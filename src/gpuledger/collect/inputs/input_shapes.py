@@ -161,6 +161,8 @@ class InputShapes:
         self._is_part = is_part
         self._modules: dict[tuple[int, bool], _Inputs] = {}
         """Inputs by module, and whether its calls had gradients."""
+        self.is_taken: Callable[[Tensor], bool] = lambda _: False
+        """Returns whether an input was taken out of a tensor with the data of several calls."""
         self._batch_sizes: set[int] = set()
         self._after_backward = self._had_backward = False
 
@@ -184,6 +186,7 @@ class InputShapes:
             else:
                 with without_overrides():
                     known.add(step, found, after_backward=self._after_backward)
+                    known.is_part = known.is_part or self.is_taken(found.tensor)
                     known.relates_rows = known.relates_rows or _relates_rows(arguments, found)
         if known is not None and known.holds_tensors and torch.is_grad_enabled():
             self._after_backward = False

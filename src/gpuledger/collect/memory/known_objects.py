@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from gpuledger.collect.adapter.program_objects import state_of
 from gpuledger.collect.attribution.live_objects import LiveObjects
@@ -47,6 +48,8 @@ class KnownObjects:
         self._expected = ExpectedTraining(steps, registry)
         self.has_trained = self._expected.has_trained
         self._journal = journal
+        self._outer_call = -1, 0
+        """The outermost module that was called last, and the number of steps that had ended then."""
         journal.sources += [observed, inputs, self._layouts]
 
     def expects_training(self, module_id: int = -1) -> bool:
@@ -61,7 +64,18 @@ class KnownObjects:
             self.search()
         return self._registry.can_take_steps(module_id)
 
-    def hold_parameters(self, module_id: int) -> bool:
+    def see_outer_call(self, module_id: int) -> None:
+        """Record the begin of an outermost module's call."""
+        self._outer_call = module_id, self._steps.seen
+
+    def see_inner_input(self, module_id: int, args: Any, kwargs: Any) -> None:
+        """Record the input of a module that is trained inside of another one's call, which has those of all steps."""
+        outer_id, seen = self._outer_call
+        if self._steps.seen > seen + 1 and self._hold_parameters(module_id):
+            self._inputs.withdraw(outer_id)
+            self._inputs.see(module_id, self._steps.seen + 1, args, kwargs)
+
+    def _hold_parameters(self, module_id: int) -> bool:
         """Return whether a module or one inside it has parameters."""
         registry = self._registry
         return any(one >= 0 and registry.is_below(one, module_id) for *_, one in registry.parameters)

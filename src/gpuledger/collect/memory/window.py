@@ -24,6 +24,7 @@ from gpuledger.collect.attribution.tensor_observations import TensorObservations
 from gpuledger.collect.compiled.compiled_graphs import CompiledGraphs
 from gpuledger.collect.compiled.compiled_memory import CompiledMemory, SeesBuffers
 from gpuledger.collect.inputs.caches import Caches
+from gpuledger.collect.inputs.data_sets import DataSets
 from gpuledger.collect.inputs.input_shapes import InputShapes
 from gpuledger.collect.launch.settings import RecordSettings
 from gpuledger.collect.memory.device_readings import CardReader
@@ -143,20 +144,24 @@ class MemoryWindow:
         self._collectives = FirstCollectives(self.read_counters, guard, journal.fact)
         self._precision = Precision(self._registry, guard)
         self._phases_before: list[Phase] = []
-        self._outer_call = -1, 0
-        """The outermost module that was called last, and the number of steps that had ended then."""
         self._pending = PendingEvents(recorder, journal)
         self._follow(updates)
 
     def _follow(self, updates: WeightUpdates) -> None:
         """See the operators that update weights: through a recorder of operators, or with an observer of its own."""
         if isinstance(self.recorder, ShowsOperators):
-            self.recorder.follow(updates)
+            self.recorder.follow(updates if self._filling is None else self._with_data_sets(updates))
         else:
             self._followed.follow(self._tracker)
         if self._filling is not None:
             self._filling.on_full = self._drain_when_full
             self._limit = OperatorLimit(self._filling, self._journal, self._steps, self._drain_when_full)
+
+    def _with_data_sets(self, updates: WeightUpdates) -> DataSets:
+        """See the data sets, too. A recorder on a GPU sees no operators, and an estimate for one is like it."""
+        data = DataSets(self.observed, self.phases, updates)
+        self.observed.on_input = self.inputs.is_taken = data.taken
+        return data
 
     def divide_compiled(self, graphs: CompiledGraphs) -> None:
         """Attribute the memory of compiled regions to their modules. Called before the recording is opened."""
@@ -340,9 +345,9 @@ class MemoryWindow:
             self.read_counters("call")  # the CUDA context exists, and few libraries are loaded
         self._sharded.install()
         if self.phases.threads.stack:
-            self._called_in_training(module_id, args, kwargs)
+            self.objects.see_inner_input(module_id, args, kwargs)
         elif self.objects.can_take_steps(module_id):
-            self._outer_call = module_id, self._steps.seen
+            self.objects.see_outer_call(module_id)
             self._has_steps()
             self._steps.call_began(module_id, partial(self.objects.expects_training, module_id))
             if not self.is_open and torch.is_grad_enabled():  # it ended here, so this call's end is not observed
@@ -353,13 +358,6 @@ class MemoryWindow:
         self.observed.see_stand_ins()
         self.observed.see_inputs(module_id, args, kwargs)
         self._caches.call_began(args, kwargs)
-
-    def _called_in_training(self, module_id: int, args: Any, kwargs: Any) -> None:
-        """Record the input of a module that is trained inside of another one's call, which has those of all steps."""
-        outer_id, seen = self._outer_call
-        if self._steps.seen > seen + 1 and self.objects.hold_parameters(module_id):
-            self.inputs.withdraw(outer_id)
-            self.inputs.see(module_id, self._steps.seen + 1, args, kwargs)
 
     def on_outermost_end(self, module_id: int, result: Any = None) -> None:
         """Record the exit of an outermost module, and what it has returned."""

@@ -131,14 +131,18 @@ class Capture:
         self._on_step(self.steps.seen)
 
     def _outermost_began(self, module_id: int, _args: Any, _kwargs: Any) -> None:
-        if self._registry.holds_tensors(module_id):
+        if self._is_outermost(module_id):
             if self.finished is None and not self._scanned:
                 self.tally = Tally()  # before the first call, the model was created
             self.steps.call_began(module_id, self._expects_training)
 
     def _outermost_ended(self, module_id: int, _result: object) -> None:
-        if self._registry.holds_tensors(module_id):
+        if self._is_outermost(module_id):
             self.steps.call_ended(module_id, self._expects_training)
+
+    def _is_outermost(self, module_id: int) -> bool:
+        """Return whether a module with weights is in no call of another one, such as one with a training in it."""
+        return self._registry.holds_tensors(module_id) and not self._phases.threads.stack
 
     def _expects_training(self) -> bool:
         """Return whether there is an optimizer. Then calls before its first step are not steps."""
