@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from gpuledger.simulate.catalogue import REFERENCE, find_card
 from gpuledger.simulate.interval import excess_factor, grid_errors
 from pages.blocks import block
 from pages.estimates import KINDS as KINDS_OF
-from pages.estimates import LEVEL, PROGRAMS, RESULTS, blind_above, blind_verdicts, program_ratios, programs
+from pages.estimates import (
+    LEVEL,
+    PROGRAMS,
+    RESULTS,
+    blind_above,
+    blind_verdicts,
+    later_growth,
+    program_ratios,
+    programs,
+)
 from pages.rebased import commit_of
 from pages.results import MIB, Results, about, middle, percent, read, table, when, worst, wrap
 
@@ -362,11 +371,12 @@ def coverage_on_programs() -> list[str]:
             "The upper bound is the one that was printed. The lower bound is today's, made without the program. The",
             "last column says where the measurement was. Context and libraries are those of the estimate. Captured",
             "CUDA graphs have a wider interval since then.",
-            f"Without an estimate are {rest['no_estimate']}; the first one's took more than 300 s. Not in the table",
-            f"is {rest['no_truth']}, which ran out of the memory to which it limits itself. The estimates did not know",
-            "of such a limit, nor that of",
+            f"Without an estimate are {rest['no_estimate']}; those of a06-two-tower and c06-rlhf took more than 300 s.",
+            f"Not in the table is {rest['no_truth']}, which ran out of the memory to which it limits itself.",
+            "The estimates did not know of such a limit, nor that of",
             "t13-fno-retry, which tries a smaller batch then. A note of the estimate of t14-mae-phases says that its",
             "last phase was not simulated. t11-clip ran on two GPUs.",
+            *_grown(found),
             "Measured: NVIDIA H200, torch 2.11.0,",
             f"{' and '.join(sorted({one['measured'] for one in found.values()}))},",
             "`bench/estimate/blind_programs.py`.",
@@ -374,6 +384,21 @@ def coverage_on_programs() -> list[str]:
         "",
         *table(["program", "allocated", "reserved", "process", "interval"], rows),
     ]
+
+
+def _grown(found: Results) -> list[str]:
+    """Return sentences on programs whose memory grew, and whose later steps were not all simulated."""
+    grown = {name: one for name, one in found.items() if one.get("grown_bytes")}
+    above = [name for name, one in grown.items() if one["process_bytes"] > one["estimate"]["upper_bytes"]]
+    return [
+        f"The steps of {_named(grown)} need different amounts of memory. A note of their estimates says that",
+        f"later steps can be larger. Above the bound are {_named(above)}. Since then, the upper bound of such a",
+        f"program has {max(later_growth().values()):.1f} times the growth of its reserved memory after the third step.",
+    ]
+
+
+def _named(names: Iterable[str]) -> str:
+    return ", ".join(name.replace("_", "-") for name in names)
 
 
 def lower_factor_of(kind: str, programs_of_kind: dict[str, float]) -> float:

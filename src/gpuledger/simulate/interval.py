@@ -43,6 +43,17 @@ def category_spread() -> dict[str, float]:
     return dict(_kept_errors()["by_category"])
 
 
+def later_growth_errors() -> dict[str, float]:
+    """Return program -> error of its estimate over the growth of reserved memory after the third simulated step.
+
+    The steps of these programs differ, not all of them were simulated, and memory grew. An error below zero counts as
+    none.
+
+    Source: ``bench/estimate/blind_programs.py`` on an H200, stored in ``errors.toml``.
+    """
+    return dict(_kept_errors()["later_growth"])
+
+
 @cache
 def compiled_errors() -> dict[str, float]:
     """Return training -> bytes that its estimate is too high, relative to those of :data:`CHANGING`."""

@@ -18,7 +18,7 @@ from gpuledger.model.journal.reading import Journal
 from gpuledger.simulate.catalogue import HANDLES, GpuModel, catalogue
 from gpuledger.simulate.convolutions.convolutions import CUDNN
 from gpuledger.simulate.estimate.requests_elsewhere import RequestsElsewhere, Row
-from gpuledger.simulate.interval import compiled_errors, lower_factor, upper_factor
+from gpuledger.simulate.interval import compiled_errors, later_growth_errors, lower_factor, upper_factor
 from gpuledger.simulate.traits import CAPTURE, traits_of
 
 FITS, EDGE, TOO_LARGE = "fits", "on the edge", "does not fit"
@@ -118,9 +118,21 @@ def bounds_of(assumed: Assumed | None, reserved_bytes: int) -> tuple[int, int]:
     return assumed.least_reserved_bytes or reserved_bytes, assumed.largest_reserved_bytes or reserved_bytes
 
 
-def with_full_buffers(assumed: Assumed | None, outcome: Mapping[str, Any]) -> Assumed | None:
-    """Return the bounds of a program that was followed, with what its buffers still need until they are full."""
-    more_bytes, reserved_bytes = outcome["still_to_come_bytes"], outcome["peak_reserved_bytes"]
+def later_steps_bytes(grown_bytes: int) -> int:
+    """Return the bytes that steps may need that were not simulated, if steps differ.
+
+    Args:
+        grown_bytes: Growth of reserved memory after the third step, until the last simulated one.
+    """
+    return int(grown_bytes * max(later_growth_errors().values(), default=0.0))
+
+
+def with_full_buffers(assumed: Assumed | None, outcome: Mapping[str, Any], later_bytes: int = 0) -> Assumed | None:
+    """Return the bounds of a program that was followed, with what its later steps still need.
+
+    These fill its buffers, or need ``later_bytes`` because they are larger. The larger of both counts.
+    """
+    more_bytes, reserved_bytes = max(outcome["still_to_come_bytes"], later_bytes), outcome["peak_reserved_bytes"]
     if not more_bytes:
         return assumed
     bounds = assumed or Assumed(reserved_bytes, reserved_bytes)

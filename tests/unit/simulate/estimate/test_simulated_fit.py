@@ -36,10 +36,12 @@ from gpuledger.simulate.estimate.fit import (
     fit_card,
     fit_catalogue,
     kind_of,
+    later_steps_bytes,
     peaks_of,
     peaks_on,
     with_full_buffers,
 )
+from gpuledger.simulate.estimate.run import grown_after
 from gpuledger.simulate.estimate.search import Trial, find_largest
 from gpuledger.simulate.interval import (
     LEAST_EXCESS,
@@ -47,6 +49,7 @@ from gpuledger.simulate.interval import (
     compiled_errors,
     excess_factor,
     grid_errors,
+    later_growth_errors,
     lower_factor,
     program_errors,
     tail_excess,
@@ -560,6 +563,23 @@ def test_buffers_that_fill_raise_the_largest_bound(assumed: Assumed | None, full
     outcome = {"still_to_come_bytes": 3, "peak_reserved_bytes": 5}
     assert with_full_buffers(assumed, outcome) == full
     assert with_full_buffers(assumed, outcome | {"still_to_come_bytes": 0}) is assumed
+    assert with_full_buffers(assumed, outcome, later_bytes=2) == full
+    assert with_full_buffers(assumed, outcome | {"still_to_come_bytes": 2}, later_bytes=3) == full
+
+
+@pytest.mark.parametrize(
+    ("steps", "peaks", "grown"),
+    [([0, 1, 2, 3, 4, 5, 5], [0, 1, 4, 4, 4, 6, 6], 2), ([0, 1, 2, 2], [0, 1, 9, 9], 0), ([], [], 0)],
+)
+def test_growth_counts_from_the_end_of_the_third_step(steps: list[int], peaks: list[int], grown: int) -> None:
+    assert grown_after(steps, peaks) == grown
+
+
+def test_later_steps_may_need_the_largest_error_of_programs_that_grew() -> None:
+    errors = later_growth_errors()
+    assert min(errors.values()) >= 0
+    assert later_steps_bytes(1 << 30) == int((1 << 30) * max(errors.values())) > 1 << 30
+    assert later_steps_bytes(0) == 0
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch")
 from loop_programs import NEEDED, LoopProgram, estimate_of, peak_of
+
+from gpuledger.simulate.interval import later_growth_errors
+from gpuledger.units import parse_bytes
 
 pytestmark = pytest.mark.torch
 
@@ -185,3 +189,34 @@ def test_a_note_on_different_steps_says_whether_others_may_follow(tmp_path: Path
     notes = estimate_of(tmp_path, _LENGTHENS.replace("{steps}", str(steps))).notes
     (note,) = (note for note in notes if note.startswith("The steps need different amounts of memory."))
     assert note.endswith("Larger steps after these are not included.") == ends
+
+
+_GROWS_LATE = """
+from torch import nn
+import torch
+model = nn.Linear(2048, 2048).to("cuda")
+optimizer = torch.optim.SGD(model.parameters())
+for step in range({steps}):
+    rows = {late} if step == 5 else 1000 + 300 * (step % 3)
+    model(torch.randn(rows, 2048, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_the_upper_bound_has_more_for_later_steps_if_memory_grew_after_the_third(tmp_path: Path) -> None:
+    cases = ((400, 6000), (7, 6000), (400, 1000))
+    grown, whole, even = (
+        estimate_of(tmp_path, _GROWS_LATE.replace("{steps}", str(steps)).replace("{late}", str(late)))
+        for steps, late in cases
+    )
+    (note,) = (note for note in grown.notes if note.startswith("The steps need different amounts of memory."))
+    said = re.search(r"Reserved memory grew by (.+) after step 3, so the upper bound has (.+) for later steps\.", note)
+    assert said is not None
+    grown_bytes, later_bytes = (parse_bytes(text.replace(" ", "")) for text in said.groups())
+    assert later_bytes == pytest.approx(max(later_growth_errors().values()) * grown_bytes, rel=0.05)
+    assert grown.fit.upper_bytes > grown.fit.process_bytes + 0.95 * later_bytes
+    assert grown.peaks.reserved_bytes == whole.peaks.reserved_bytes
+    for other in (whole, even):
+        assert not [note for note in other.notes if "for later steps" in note]
+        assert other.fit.upper_bytes < other.fit.process_bytes * 1.2
