@@ -199,3 +199,24 @@ def test_data_made_after_a_call_that_tried_shapes_is_no_activation(with_graph: b
     (block,) = (one for one in record_own(program).blocks if one.name == "replay")
     assert (block.bytes, block.category) == (96000, "activation" if with_graph else "other")
     assert block.phase == ("forward" if with_graph else "setup")
+
+
+def test_what_a_closure_computes_for_its_backward_is_an_activation() -> None:
+    def program(_: object) -> object:
+        x, c = torch.linspace(-3, 3, 400), torch.ones(2, requires_grad=True)
+        optimizer = torch.optim.LBFGS([c], max_iter=4)
+
+        def closure() -> Tensor:
+            optimizer.zero_grad()
+            loss = (c[0] * torch.sin(c[1] * x) - x).square().mean()
+            loss.backward()
+            return loss
+
+        for _step in range(3):
+            optimizer.step(closure)
+        return x, c, optimizer
+
+    run = record_own(program)
+    assert {block.phase for block in run.of("activation", bytes=1600)} == {"optimizer"}
+    assert not [block for block in run.of("activation") if block.kept]
+    assert {block.bytes for block in run.of("optimizer_state")} >= {8}

@@ -222,6 +222,13 @@ LIFETIME_RULES: tuple[Rule, ...] = (
         FATES,
         why="allocated in backward and handed on; the parameters' gradients are found by identity",
     ),
+    Rule(
+        "activation",
+        ("optimizer",),
+        ("later",),
+        freed_in_backward=True,
+        why="allocated outside modules in a closure of an optimizer and freed by a backward, because the graph used it",
+    ),
     Rule("optimizer_state", ("optimizer",), _NOT_FREED, why="allocated by an optimizer and kept"),
     Rule("temporary", ("optimizer",), ("later",), why="allocated by an optimizer and given back by a later phase"),
     Rule(
