@@ -18,7 +18,7 @@ from gpuledger.simulate.catalogue import find_card
 from gpuledger.simulate.convolutions.convolutions import needs_workspace
 from gpuledger.simulate.encoder_layers import FastEncoderLayers
 from gpuledger.simulate.estimate.failures import describe_failure
-from gpuledger.simulate.estimate.growth import is_endless, is_little, still_to_come_bytes
+from gpuledger.simulate.estimate.growth import GrowthWatch, StepGrowth, is_endless, is_little, still_to_come_bytes
 from gpuledger.simulate.estimate.session import SimulatedSession
 from gpuledger.simulate.estimate.step_plan import StepPlan
 from gpuledger.simulate.gpu.card import in_place, let_torchvision_import
@@ -97,7 +97,7 @@ def follow(
     device.at_first_bytes = at_first_bytes
     plan = StepPlan(order["steps"], device)
     ranks, directory = order.get("ranks"), Path(order["run_directory"])
-    rest = None if ranks or order["steps"] else RestOfProgram(device, own_place, is_own, str(directory.absolute()))
+    rest = None if ranks or order["steps"] else _rest_of(device, directory)
     longer = None if rest is None else rest.longer
     session = SimulatedSession(device, plan, directory, rank=ranks["rank"] if ranks else 0, rest=rest)
     said: dict[str, None] = {}
@@ -117,6 +117,8 @@ def follow(
             outcome = _run(program, device, failed_threads, rest, with_ranks=bool(ranks))
         if rest is not None and not rest.is_shortened and outcome["ended"] == "exit":
             plan.growth = None  # all steps were simulated
+        elif rest is not None and rest.growing is not None and isinstance(rest.growing.growth, StepGrowth):
+            plan.growth = rest.growing.growth
         outcome["hint"] = outcome.get("hint") or started.hint()
         of_rank = (*_describe_spawned(one_rank), *started.describe(), *describe_convolutions(device))
         overlap_bytes = _overlap_bytes(device)
@@ -143,6 +145,10 @@ def follow(
         "allocations": device.counters.alloc_count,
         "notes": notes,
     }
+
+
+def _rest_of(device: SimulatedDevice, directory: Path) -> RestOfProgram:
+    return RestOfProgram(device, own_place, is_own, str(directory.absolute()), partial(GrowthWatch, device))
 
 
 _AT_A_LINE = re.compile(r"(\S+:\d+): (.+)", re.DOTALL)

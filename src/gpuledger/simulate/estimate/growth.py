@@ -13,6 +13,7 @@ import torch
 
 from gpuledger.collect.adapter.program_objects import without_overrides
 from gpuledger.collect.flight.element_sizes import last_elements
+from gpuledger.collect.flight.graphs import keeps_graph
 from gpuledger.collect.flight.holders import Key, Named, named_objects
 from gpuledger.collect.flight.time_limit import TimeLimit
 from gpuledger.simulate.gpu.device import SimulatedDevice
@@ -50,6 +51,8 @@ class GrowingContainer:
     length: int
     bound: int | None
     more_per_step: float
+    keeps_graphs: bool = False
+    """Whether its elements are tensors that keep their autograd graphs."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,8 @@ class StepGrowth:
     holder: GrowingContainer | None
     kept_blocks: tuple[tuple[int, int], ...] = ()
     """Address and bytes of what one of the last steps has kept; empty if the steps have kept different amounts."""
+    loop: str = ""
+    """The loop of which the steps are the iterations; "" if they are steps of the program."""
 
     @property
     def steps_left(self) -> int | None:
@@ -90,10 +95,16 @@ class StepGrowth:
 
 
 class GrowthWatch:
-    """Finds out whether each step leaves more allocated than the one before. Batches of other sizes leave less, too."""
+    """Finds out whether each step leaves more allocated than the one before. Batches of other sizes leave less, too.
 
-    def __init__(self, device: SimulatedDevice) -> None:
+    Args:
+        device: The GPU.
+        loop: The place of a loop of which the iterations are looked at; "" for the steps of the program.
+    """
+
+    def __init__(self, device: SimulatedDevice, loop: str = "") -> None:
         self._device = device
+        self._loop = loop
         self._held: deque[int] = deque(maxlen=_CERTAIN_IF_UNEVEN + 1)
         self._first_step = self._first_bytes = 0
         self._sizes: dict[Key, int] = {}
@@ -139,7 +150,7 @@ class GrowthWatch:
         each_bytes, holder = added[len(added) // 2], self._holder(step - self._first_step)
         gains = self._added(_CERTAIN_IF_UNEVEN)
         is_steady = min(gains) > 0 and max(gains) <= _STEADY * min(gains)
-        return StepGrowth(step, each_bytes, holder, self._kept_blocks(each_bytes) if is_steady else ())
+        return StepGrowth(step, each_bytes, holder, self._kept_blocks(each_bytes) if is_steady else (), self._loop)
 
     def _kept_blocks(self, each_bytes: int) -> tuple[tuple[int, int], ...]:
         """Return the blocks that a step has kept, as long as is known: those are of that step that are still there.
@@ -160,8 +171,12 @@ class GrowthWatch:
         return tuple(kept)
 
     def _holder(self, steps: int) -> GrowingContainer | None:
-        """Return the container that has gained most bytes; None if there is none that explains the growth."""
+        """Return the container that has gained most bytes; None if there is none that explains the growth.
+
+        If no container has gained as much, it is the only one with new tensors that keep their autograd graphs.
+        """
         best, most_bytes = None, int(_EXPLAINED * (self._held[-1] - self._first_bytes))
+        with_graphs: list[GrowingContainer] = []
         for key, one in _kept().items():
             more = one.size - self._sizes.get(key, one.size)
             if more > 0 and one.kind not in ("graph", "data"):
@@ -169,7 +184,9 @@ class GrowthWatch:
                 if gained_bytes > most_bytes:
                     most_bytes = gained_bytes
                     best = GrowingContainer(one.name, one.where, one.size, one.bound, more / steps)
-        return best
+                if any(torch.is_tensor(kept) and keeps_graph(kept) for kept in last_elements(one.value, _SAMPLE)):
+                    with_graphs.append(GrowingContainer(one.name, one.where, one.size, one.bound, more / steps, True))
+        return best or (with_graphs[0] if len(with_graphs) == 1 else None)
 
     def _bytes_per_element(self, one: Named) -> int:
         last = last_elements(one.value, _SAMPLE)
@@ -245,24 +262,39 @@ def describe_growth(device: SimulatedDevice, growth: StepGrowth, longer: LongerL
     if is_little(device, growth):
         return []
     peak_bytes, holder, each_bytes = device.counters.peak_reserved_bytes, growth.holder, growth.bytes_per_step
-    kept = "" if holder is None else f" in {holder.name} ({holder.where})"
-    said = f"Memory still grows after step {growth.step}: each step keeps {format_bytes(each_bytes)} more{kept}."
+    step = "iteration" if growth.loop else "step"
+    said = f"{_described(growth)}: each {step} keeps {format_bytes(each_bytes)} more{_kept_in(holder)}."
     if longer is not None and longer.steps and longer.has_all:
-        return [f"{said} The memory of {counted(longer.steps, 'more step')} follows from this growth."]
+        follows = f"The memory of {counted(longer.steps, f'more {step}')} follows from this growth."
+        fitting = longer.steps - max(-((device.room_bytes - device.counters.peak_allocated_bytes) // each_bytes), 0)
+        return [f"{said} {follows}" + (f" About {max(fitting, 0):,} of them fit." if fitting < longer.steps else "")]
     more_bytes = still_to_come_bytes(growth, longer)
-    more_steps, more = counted(more_bytes // each_bytes, "more step"), format_bytes(more_bytes)
+    more_steps, more = counted(more_bytes // each_bytes, f"more {step}"), format_bytes(more_bytes)
     if holder is not None and holder.bound is not None:
         full = "It will be full after about" if more_bytes == growth.left_bytes else "The loop has"
         return [
             f"{said} It has {holder.length:,} of at most {holder.bound:,} elements. {full} {more_steps}, with {more} "
             "more. The upper bound includes them."
         ]
-    first = f"The estimate is of the first {growth.step} steps."
+    first = f"The estimate is of the first {growth.step} {step}s."
     if more_bytes:
         return [f"{said} {first} The loops have {more_steps}, with {more} more. The upper bound includes them."]
     left_bytes = max(device.card.usable_bytes - device.card.outside_bytes - peak_bytes, 0)
     return [
-        f"{said} {first} How many follow is not known. {_MANY_STEPS:,} more steps need "
+        f"{said} {first} How many follow is not known. {_MANY_STEPS:,} more {step}s need "
         f"{format_bytes(_MANY_STEPS * each_bytes)} more, and the GPU will be full after about "
-        f"{counted(left_bytes // each_bytes, 'more step')}."
+        f"{counted(left_bytes // each_bytes, f'more {step}')}."
     ]
+
+
+def _described(growth: StepGrowth) -> str:
+    if growth.loop:
+        return f"Memory still grows after {counted(growth.step, 'iteration')} of the loop at {growth.loop}"
+    return f"Memory still grows after step {growth.step}"
+
+
+def _kept_in(holder: GrowingContainer | None) -> str:
+    if holder is None:
+        return ""
+    graphs = ", the tensors of which keep their autograd graphs" if holder.keeps_graphs else ""
+    return f" in {holder.name} ({holder.where}){graphs}"

@@ -6,7 +6,7 @@ stay as long as those of that step: a program that drops what it has collected d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from gpuledger.simulate.gpu.device import SimulatedDevice
@@ -14,7 +14,7 @@ from gpuledger.simulate.rest.loop_lengths import LoopLeft
 
 STEPS_LEFT = "steps that are not simulated"
 """Name of their memory in a run."""
-_MOST_BLOCKS = 4096
+_MOST_BLOCKS = 16_384
 """Blocks that are allocated; with more, each is larger."""
 
 
@@ -40,6 +40,48 @@ class SteadyGrowth(Protocol):
     @property
     def kept_by(self) -> str:
         """Name of the class of the object with the container; "" if it is no attribute."""
+
+
+class GrowthSeen(Protocol):
+    """Finds out whether each of several iterations leaves more allocated than the one before."""
+
+    def see(self, step: int) -> None:
+        """Note what is allocated after an iteration."""
+
+    def found(self, step: int) -> SteadyGrowth | None:
+        """Return what each iteration keeps; None if one of the last has kept nothing."""
+
+
+class GrowingLoops:
+    """Finds loops of which each iteration keeps memory, such as the results of an epoch, if no step does.
+
+    Args:
+        watch: Returns what looks at one loop, given its place.
+    """
+
+    def __init__(self, watch: Callable[[str], GrowthSeen]) -> None:
+        self.growth: SteadyGrowth | None = None
+        """What each iteration of a loop keeps, when that is known."""
+        self._watch = watch
+        self._watches: dict[int, GrowthSeen] = {}
+        self._ended: dict[int, int] = {}
+
+    def iterations(self, loop: int) -> int:
+        """Return how many iterations of a loop have ended since it was looked at."""
+        return self._ended.get(loop, 0)
+
+    def iterated(self, loop: int, place: Callable[[], str]) -> SteadyGrowth | None:
+        """Return what each iteration keeps, at the end of one, when that is first known. ``place`` is called once."""
+        if self.growth is not None:
+            self._ended[loop] = self.iterations(loop) + 1
+            return None
+        if loop not in self._watches:
+            self._watches[loop] = self._watch(place())
+        count = self._ended[loop] = self.iterations(loop) + 1
+        self._watches[loop].see(count)
+        found = self._watches[loop].found(count)
+        self.growth = found if found is not None and found.kept_blocks else None
+        return self.growth
 
 
 class LongerLoops:
@@ -68,7 +110,11 @@ class LongerLoops:
         self._innermost: int | None = None
         self._waits = False
         """Whether a loop is in its last iteration, and waits for a step of it."""
+        self._is_last = False
+        """Whether the iteration that has begun is the last one of the loop that follows."""
         self._is_unknown = False
+        self._count: Callable[[], int] = lambda: device.steps
+        """Returns the number of steps until now, or of iterations of a loop, each of which keeps memory."""
         self._begun_at = 0
         self._bytes_per_step = 0
 
@@ -76,6 +122,10 @@ class LongerLoops:
     def is_open(self) -> bool:
         """Return whether a loop has another iteration, and its data loader another batch."""
         return self._open is not None
+
+    def opens(self, loop: int) -> bool:
+        """Return whether a loop has one more iteration, which is its last."""
+        return loop == self._open
 
     @property
     def knows(self) -> bool:
@@ -85,19 +135,23 @@ class LongerLoops:
     @property
     def grown_bytes(self) -> int:
         """Return by how much steps have raised the peak since their growth was known. No loop goes on for that."""
-        return self._bytes_per_step * (self.steps + self._device.steps - self._begun_at) if self.knows else 0
+        return self._bytes_per_step * (self.steps + self._count() - self._begun_at) if self.knows else 0
 
     @property
     def has_all(self) -> bool:
         """Return whether the memory of all steps is simulated, as far as the program still keeps that of the first."""
         return bool(self._blocks) and not self._is_unknown and not (self._loops and self._is_kept())
 
-    def begin(self, growth: SteadyGrowth, loops: Sequence[LoopLeft]) -> None:
-        """Add the steps of the innermost loop. Those of the loops around it follow in their last iterations."""
+    def begin(self, growth: SteadyGrowth, loops: Sequence[LoopLeft], count: Callable[[], int] | None = None) -> None:
+        """Add the steps of the innermost loop. Those of the loops around it follow in their last iterations.
+
+        Iterations of a loop are its steps if ``count`` returns how many there were.
+        """
+        self._count = count or self._count
         left = [one.steps_left for one in loops if one.steps_left is not None]
         self.steps_left = sum(left) if left and len(left) == len(loops) else None
         self._most_steps = growth.steps_left
-        self._begun_at, self._bytes_per_step = self._device.steps, growth.bytes_per_step
+        self._begun_at, self._bytes_per_step = self._count(), growth.bytes_per_step
         if growth.steps_left is not None or self._may_grow_on(growth):
             self._blocks = growth.kept_blocks
             self._loops = list(loops) if self._blocks else []
@@ -107,12 +161,15 @@ class LongerLoops:
 
     def iterates(self, loop: int, *, is_last: bool) -> None:
         """Note that an iteration of a loop begins. In the last one, the memory of its other steps is added."""
-        self._waits |= is_last and self._is_next(loop)
+        self._is_last = is_last and self._is_next(loop)
+        self._waits |= self._is_last
 
     def goes_on(self, loop: int) -> bool:
         """Return whether a loop that would end has another iteration, with the memory of its other steps."""
         if loop == self._open:
             self._open = None
+            return True
+        if self._is_last:
             return True
         if self._waits or not self._is_next(loop):
             return False
@@ -143,8 +200,9 @@ class LongerLoops:
         if left is None or left.steps_left is None:
             self._is_unknown, self._loops = True, []
             return
+
         self._open = self._innermost if left.steps_left else None
-        simulated = max(self._device.steps - self._begun_at - 1, 0)  # in the loops that follow the innermost one
+        simulated = max(self._count() - self._begun_at - 1, 0)  # in the loops that follow the innermost one
         most = left.steps_left - simulated
         if self._most_steps is not None:
             most = min(most, self._most_steps - simulated - self.steps)

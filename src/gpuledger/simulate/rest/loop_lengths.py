@@ -109,6 +109,20 @@ class LoopLengths:
             inner = None if one.total is None or inner is None else one.total * inner
         return found
 
+    def with_iterations(self, loop: int) -> list[LoopLeft]:
+        """Return a loop and those around it, the innermost first, with its iterations as steps.
+
+        One of its iterations has just begun, which is left, too.
+        """
+        place, found = self._find(loop), list[LoopLeft]()
+        inner: int | None = 1  # iterations of the loop in a whole one of this loop
+        for one in reversed(self._running[: 0 if place is None else place + 1]):
+            left = self._iterations_left(one)
+            more = None if left is None else left + (not found)
+            found.append(LoopLeft(one.loop, None if more is None or inner is None else more * inner))
+            inner = None if one.total is None or inner is None else one.total * inner
+        return found
+
     def is_last(self, loop: int) -> bool:
         """Return whether a loop is in its last iteration, as far as is known."""
         return self.iterations_left(loop) == 0

@@ -25,7 +25,7 @@ from gpuledger.simulate.gpu.device import SimulatedDevice
 from gpuledger.simulate.rest.ending import StepsDone
 from gpuledger.simulate.rest.error_handlers import expects_the_end
 from gpuledger.simulate.rest.later import LaterWork
-from gpuledger.simulate.rest.longer import LongerLoops, SteadyGrowth
+from gpuledger.simulate.rest.longer import GrowingLoops, GrowthSeen, LongerLoops, SteadyGrowth
 from gpuledger.simulate.rest.loop_lengths import LoopLengths
 from gpuledger.simulate.rest.periodic import PeriodicWork
 from gpuledger.simulate.rest.side_effects import guard_against_effects
@@ -76,10 +76,17 @@ class RestOfProgram:
         own_place: Returns the program's line for frames (path and line), the outermost first.
         is_own: Returns whether a path is that of a file of the program.
         kept: Directory in which files may be written.
+        watch_growth: Returns what looks at the memory that iterations of a loop keep, given its place; by default, no
+            loop is looked at.
     """
 
     def __init__(
-        self, device: SimulatedDevice, own_place: Callable[[Any], str], is_own: Callable[[str], bool], kept: str = ""
+        self,
+        device: SimulatedDevice,
+        own_place: Callable[[Any], str],
+        is_own: Callable[[str], bool],
+        kept: str = "",
+        watch_growth: Callable[[str], GrowthSeen] | None = None,
     ) -> None:
         self.began = False
         self.is_shortened = False
@@ -100,6 +107,8 @@ class RestOfProgram:
         """The loops that run, and their numbers of iterations."""
         self.longer = LongerLoops(device)
         """Adds the memory of steps that are not simulated."""
+        self.growing = None if watch_growth is None else GrowingLoops(watch_growth)
+        """Finds loops with steps of which each iteration keeps memory."""
         self._innermost = 0
         """The loop that asked last whether it ends."""
         self._steps_before = 0
@@ -139,7 +148,7 @@ class RestOfProgram:
             StepsDone: it was the last one. A note says that what follows is not included.
         """
         self._device.steps = seen
-        if growth is not None:
+        if growth is not None and not self.longer.knows:
             self.longer.begin(growth, self.lengths.with_steps(seen))
         self.longer.step_ended()
         self._steps_before += self._device.decodes  # a call that generates tokens is shortened elsewhere
@@ -212,7 +221,11 @@ class RestOfProgram:
             return False
         is_around, known.ended = self._ended > known.ended, self._ended
         before, known.peak_bytes = known.peak_bytes, self.peak_bytes
+        if is_around and not self._see_growth(loop, sys._getframe(1)):
+            known.peak_bytes = self.peak_bytes
         known.quiet = known.quiet + 1 if before is not None and known.peak_bytes <= before * _MORE else 0
+        if self.longer.opens(loop):
+            known.quiet = _QUIET_STAGES
         ends = not self._ended or known.quiet >= (_QUIET_STAGES if is_around else 1)
         if self._later.is_over(loop):
             ends = True
@@ -221,6 +234,18 @@ class RestOfProgram:
         self._ended += ends
         self.is_shortened |= ends
         return ends
+
+    def _see_growth(self, loop: int, frame: FrameType) -> bool:
+        """Return whether it is known from now on that each iteration of a loop around steps keeps memory."""
+        if self.growing is None or (self.longer.knows and self.growing.growth is None):
+            return False
+        growing = self.growing
+        place = lambda: self._own_place([(frame.f_code.co_filename, frame.f_lineno)])  # noqa: E731
+        found = growing.iterated(loop, place)
+        if found is None:
+            return False
+        self.longer.begin(found, self.lengths.with_iterations(loop), lambda: growing.iterations(loop))
+        return True
 
     def _may_exceed(self, loop: int, kept_before: int | None) -> bool:
         """Return whether the few iterations that are left exceed the peak if each keeps as much as the last one.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import textwrap
 from pathlib import Path
 
@@ -77,6 +78,11 @@ def of(tmp_path: Path, loops: str) -> Estimate:
             train(range(20))
         """,
         """
+        for epoch in range(5):
+            for number in range(40):
+                step(history)
+        """,
+        """
         for trial in range(3):
             for number in range(4):
                 step()
@@ -119,6 +125,71 @@ def test_what_each_epoch_drops_is_not_kept_in_the_next(tmp_path: Path) -> None:
     )
     assert found.peak_allocated_bytes == pytest.approx(50 * 4 * MIB, rel=0.03)
     assert found.fits
+
+
+@pytest.mark.parametrize(
+    "loops",
+    [
+        """
+        for epoch in range(100):
+            for number in range(20): step()
+            history.append(torch.zeros(4 << 18, device="cuda"))
+        """,
+        """
+        def evaluate():
+            return torch.zeros(4 << 18, device="cuda")
+        def train(epochs):
+            for epoch in range(epochs):
+                for _ in torch.utils.data.DataLoader(data): step()
+                history.append(evaluate())
+        for stage in range(5):
+            train(20)
+        """,
+        """
+        def loss_with_graph():
+            return (torch.zeros(4 << 18, device="cuda") + weight[0]).exp().sum()
+        for epoch in range(100):
+            for number in range(20): step()
+            history.append(loss_with_graph())
+        """,
+    ],
+    ids=["loop", "stages", "graphs"],
+)
+def test_the_memory_that_each_epoch_keeps_is_in_the_estimate(tmp_path: Path, loops: str) -> None:
+    found = of(tmp_path, loops)
+    assert found.peak_allocated_bytes == pytest.approx(100 * 4 * MIB, rel=0.03)
+    assert found.steps < 60
+    (said,) = [note for note in found.notes if "Memory still grows" in note]
+    assert "of the loop at script_0.py:" in said
+    assert "each iteration keeps 4.0 MiB more in history" in said
+    assert ("autograd graphs" in said) == ("graph" in loops)
+    assert "more iterations follows from this growth." in said
+
+
+def test_the_number_of_epochs_that_fit_is_told(tmp_path: Path) -> None:
+    loops = """
+    for epoch in range(100):
+        for number in range(20): step()
+        history.append(torch.zeros(4 << 28, device="cuda"))
+    """
+    found = of(tmp_path, loops)
+    assert not found.fits
+    (said,) = [note for note in found.notes if "Memory still grows" in note]
+    first, fitting = re.findall(r"after (\d+) iterations .* About (\d+) of them fit", said)[0]
+    usable_bytes = find_card("h200").usable_bytes
+    assert int(first) + int(fitting) == pytest.approx(usable_bytes / (4 << 30), abs=2)
+
+
+def test_what_each_epoch_replaces_is_not_kept(tmp_path: Path) -> None:
+    loops = """
+    for epoch in range(100):
+        for number in range(20): step()
+        best = torch.zeros(4 << 18, device="cuda")
+        history = [torch.zeros(epoch % 3 + 1 << 18, device="cuda")]
+    """
+    found = of(tmp_path, loops)
+    assert found.peak_allocated_bytes < 30 * MIB
+    assert not any("Memory still grows" in note for note in found.notes)
 
 
 @pytest.mark.parametrize(
