@@ -126,7 +126,7 @@ def off_by(told: F64, database: Measured) -> float:
 
 def render() -> str:
     """Return the coefficients as JSON text."""
-    database = measured_in(read_parquet(DATABASE), find_card(CARD))
+    database = measured_in(read_parquet(DATABASE, is_ours=True), find_card(CARD))
     about = {
         "source": SOURCE,
         "made_of": str(DATABASE.relative_to(ROOT)),

@@ -55,7 +55,7 @@ def _others(found: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def render() -> str:
     """Return the table as JSON text."""
-    contents = read_parquet(DATABASE)
+    contents = read_parquet(DATABASE, is_ours=True)
     table = watts_of(contents, CARD, SOURCE)
     assert table is not None, f"{DATABASE} holds no energies of an {CARD}"
     environments = [one for one in contents.environments.values() if one.card == CARD]

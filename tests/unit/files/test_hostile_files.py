@@ -75,7 +75,7 @@ YAML = {
     "aliases": "a: &a [1,1,1,1,1,1,1,1,1]\n"
     + "".join(f"{b}: &{b} [{','.join([f'*{a}'] * 9)}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)),
     "itself": "models: &a [*a]",
-    "deep": "[" * 5_000,
+    "deep": "[" * 1_500,
     "date": "models: 2020-99-99",
     "digits": "models: [{model: x, batch: " + "9" * 5_000 + "}]",
     "hex": "models: [{model: x, batch: 0x" + "f" * 50_000 + ", mode: y}]",

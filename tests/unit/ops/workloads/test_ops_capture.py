@@ -375,7 +375,7 @@ def test_one_tensor_given_again_is_told_from_one_that_is_alike(count: int) -> No
 
 
 def test_a_virtual_cards_batch_norms_are_those_of_the_measured_card() -> None:
-    contents = read_parquet(DATA / "h200" / "operator_database.parquet")
+    contents = read_parquet(DATA / "h200" / "operator_database.parquet", is_ours=True)
     with device_named("h200", lambda _sentence: None) as place:
         model = nn.Sequential(nn.Conv2d(64, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64)).to("cuda")
         x = torch.randn(32, 64, 56, 56, device="cuda")
