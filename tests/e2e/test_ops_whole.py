@@ -3,12 +3,14 @@
 import json
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from gpuledger.cli.main import main
+from gpuledger.ops.database.method import Method
 from gpuledger.ops.database.operator_database import open_database
 
 Ask = Callable[..., Result]
@@ -39,6 +41,7 @@ def ask(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
     monkeypatch.setattr(sys, "path", ["", *sys.path])
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
     monkeypatch.delenv("GPULEDGER_DATABASE", raising=False)
+    monkeypatch.setattr("gpuledger.ops.database.method.Method", partial(Method, warm_up_ns=100_000, block_ns=100_000))
     trust = {"campaign": ["--trust-files"]}  # its file names a model of the folder's own, and a database
     return lambda command, *words: CliRunner().invoke(main, ["ops", command, *trust.get(command, []), *words])
 
