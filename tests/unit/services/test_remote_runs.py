@@ -154,10 +154,11 @@ def test_a_lost_connection_is_one_error_without_the_log_of_a_library(
     assert terminal.getvalue() == ""
 
 
+@pytest.mark.usefixtures("quick_children")
 def test_storage_that_does_not_answer_is_reported_before_the_program_and_stops_nothing(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpuledger.services.remote_runs.CHECK_S", 4)  # a client of Google's tries for half a minute
+    monkeypatch.setattr("gpuledger.services.remote_runs.CHECK_S", 1)  # a client of Google's tries for half a minute
     storage.left = 0
     said: list[str] = []
     later_upload(f"{storage.url}/train").check(1, said.append)
@@ -165,6 +166,7 @@ def test_storage_that_does_not_answer_is_reported_before_the_program_and_stops_n
     assert "the upload is tried when it has ended" in said[1]
 
 
+@pytest.mark.usefixtures("quick_children")
 def test_a_run_that_exists_is_refused_before_the_program(storage: Storage, tmp_path: Path) -> None:
     upload_run(make_summaries(tmp_path / "a.ledger", 1, 2), f"{storage.url}/train-2.ledger")
     upload = later_upload(f"{storage.url}/train")
