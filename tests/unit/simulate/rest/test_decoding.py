@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
-pytest.importorskip("transformers")
 import torch
-import transformers
+from libraries import needs
 
 from gpuledger.analyze.allocator.allocator import CachingAllocator
 from gpuledger.simulate.catalogue import find_card
@@ -19,16 +19,16 @@ from gpuledger.simulate.gpu.device import SimulatedDevice
 from gpuledger.simulate.rest import decoding
 from gpuledger.simulate.rest.decoding import ShortenedDecoding
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, needs("transformers")]
 PROMPT, NEW = 40, 40
-MODELS: Any = transformers
 
 
 def generated(said: list[str], shorten: bool, **how: Any) -> tuple[SimulatedDevice, Any]:
     """Return the GPU and the tokens of a small decoder."""
+    models: Any = importlib.import_module("transformers")  # for half a second, which no other file takes
     device = SimulatedDevice(find_card("h200"), CachingAllocator())
     shortened = ShortenedDecoding(device, said.append)
-    config = MODELS.LlamaConfig(
+    config = models.LlamaConfig(
         vocab_size=300,
         hidden_size=256,
         intermediate_size=256,
@@ -40,7 +40,7 @@ def generated(said: list[str], shorten: bool, **how: Any) -> tuple[SimulatedDevi
     with in_place(
         device, lambda _: None, install_more=lambda patches, _: shortened.install(patches) if shorten else None
     ):
-        model = MODELS.LlamaForCausalLM(config).to("cuda").eval()
+        model = models.LlamaForCausalLM(config).to("cuda").eval()
         prompt = torch.ones(128, PROMPT, dtype=torch.long, device="cuda")
         found = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=NEW, **how)
         return device, found
