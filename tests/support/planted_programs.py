@@ -130,7 +130,7 @@ sgd = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
 wrapped = None
 for number in range(1, 10):
     if wrapped is None or number == 3:
-        wrapped = DistributedDataParallel(net)
+        wrapped = DistributedDataParallel(net, gradient_as_bucket_view=True)
     sgd.zero_grad()
     loss = wrapped(torch.randn(4, 8)).square().sum()
     loss.backward()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuledger.collect.adapter.guard import take_out_all
+from gpuledger.collect.sharding.bucket_views import BucketViews
 from gpuledger.collect.sharding.communication_hooks import CommunicationHooks
 from gpuledger.collect.sharding.flat_parameters import FlatParameters
 from gpuledger.collect.sharding.fully_shard import FullyShardedGroups
@@ -16,7 +17,7 @@ from gpuledger.model.journal.journal import Part
 
 
 class ShardedTraining:
-    """Observes FSDP1, FSDP2, ZeRO, pipelines and communication hooks, between :meth:`install` and :meth:`remove`.
+    """Observes FSDP1, FSDP2, ZeRO, pipelines and gradients in buckets, between :meth:`install` and :meth:`remove`.
 
     Args:
         context: What the observers write to.
@@ -25,8 +26,8 @@ class ShardedTraining:
     def __init__(self, context: ShardingContext) -> None:
         self._flat, self._zero = FlatParameters(context), ZeroPartitions(context)
         self._stages = PipelineStages(context)
-        hooks = CommunicationHooks(context)
-        self._observers = (FullyShardedGroups(context), self._flat, self._zero, self._stages, hooks)
+        others = (CommunicationHooks(context), BucketViews(context))
+        self._observers = (FullyShardedGroups(context), self._flat, self._zero, self._stages, *others)
 
     def install(self) -> None:
         """Observe what the program has imported since the last call."""

@@ -1,0 +1,104 @@
+"""Gradients that DistributedDataParallel copies into its buckets are gradients before the copy, too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from fake_ranks import fake_ranks
+from recorded import Recorded, record_own
+from torch import distributed, nn
+
+if not distributed.is_available():
+    pytest.skip("this torch has no torch.distributed", allow_module_level=True)
+
+from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from gpuledger.collect.adapter.torch_entrances import torchs_own
+from gpuledger.collect.sharding import bucket_views as adapter
+from gpuledger.collect.sharding.bucket_views import BucketViews
+
+pytestmark = pytest.mark.torch
+
+MATRIX, STEPS = 4 * 64 * 64, 3
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ranks() -> Iterator[None]:
+    with fake_ranks(2):
+        yield
+
+
+def parallel(*, views: bool = True) -> DistributedDataParallel:
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
+    found = DistributedDataParallel(model, gradient_as_bucket_view=views)
+    found.register_comm_hook(None, noop_hook)  # the process group of the test reduces nothing
+    return found
+
+
+def train(model: nn.Module, *, to_none: bool = True, steps: int = STEPS) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(steps):
+        optimizer.zero_grad(set_to_none=to_none)
+        model(torch.randn(4, 64)).square().mean().backward()
+        optimizer.step()
+
+
+def record_training(*, views: bool = True, to_none: bool = True) -> Recorded:
+    def program(_: object) -> object:
+        model = parallel(views=views)
+        train(model, to_none=to_none)
+        return model
+
+    return record_own(program)
+
+
+@pytest.mark.parametrize("to_none", [True, False])
+@pytest.mark.parametrize("views", [True, False])
+def test_what_backward_computes_for_a_weight_is_its_gradient(views: bool, to_none: bool) -> None:
+    run = record_training(views=views, to_none=to_none)
+    made = [block for block in run.blocks if block.phase == "backward" and block.bytes == MATRIX]
+    of_weights = {(block.category, block.module, block.name) for block in made}
+    assert of_weights >= {("gradient", name, f"{name}.weight") for name in ("0", "2")}
+    if views:
+        assert of_weights == {("gradient", name, f"{name}.weight") for name in ("0", "2")}
+        assert len(made) == 2 * STEPS
+        assert not any(block.kept for block in made)
+
+
+def test_nothing_is_hooked_after_the_recording(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[object] = []
+    see = BucketViews._see
+
+    def counted(views: BucketViews, name_id: int, module_id: int, gradients: object) -> None:
+        seen.append(gradients)
+        see(views, name_id, module_id, gradients)
+
+    monkeypatch.setattr(BucketViews, "_see", counted)
+    model, code = parallel(), torchs_own(DistributedDataParallel.forward).__code__
+    record_own(lambda _: train(model))
+    assert len(seen) == 4 * STEPS
+    train(model)
+    assert len(seen) == 4 * STEPS
+    assert torchs_own(DistributedDataParallel.forward).__code__ is code
+
+
+def test_a_second_model_is_hooked_too() -> None:
+    def program(_: object) -> object:
+        models = parallel(), parallel()
+        for model in models:
+            train(model, steps=1)
+        return models
+
+    run = record_own(program)
+    made = [block for block in run.blocks if block.phase == "backward" and block.bytes == MATRIX]
+    assert [block.category for block in made] == ["gradient"] * 4
+
+
+def test_a_torch_without_this_class_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BucketViews, "module", "torch.distributed")
+    monkeypatch.setattr(adapter, "DATA_PARALLEL", "torch.distributed")
+    run = record_training()
+    assert any("copies into buckets are attributed by their lifetime only" in note for note in run.manifest.notes)
