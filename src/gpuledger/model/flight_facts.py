@@ -60,7 +60,8 @@ class FailedAllocation(JsonObject):
     the last of them: the one in PyTorch's message, if it ended the program. ``frames`` are file, line and function of
     the program, innermost first; ``inputs`` the shapes of the outermost module's inputs. ``limit_frac`` is the share of
     the GPU that the process may use. ``is_module_by_order`` is whether the module is that of the same request in a
-    recorded step. ``is_training`` is the mode of the outermost module that was running.
+    recorded step. With ``in_backward``, these are the line that called ``backward()``, and the module whose gradients
+    were computed. ``is_training`` is the mode of the outermost module that was running.
     ``ring_from_ns`` is the time since which the allocator kept its last events. ``library`` is the one that could not
     allocate, such as NCCL, "" for PyTorch: its error ended the program, and the state is that of the end.
 
@@ -93,6 +94,7 @@ class FailedAllocation(JsonObject):
     ring_from_ns: int | None = None
     limit_frac: float | None = None
     in_optimizer: bool | None = None
+    in_backward: bool | None = None
     is_training: bool | None = None
     grad_enabled: bool | None = None
     alloc_conf: str = ""

@@ -83,6 +83,16 @@ def frames_by_thread() -> dict[int, FrameType]:
     return frames
 
 
+def frame_of_backward() -> FrameType | None:
+    """Return the frame of the one other thread that waits for a backward pass; None if there is none, or several.
+
+    On a GPU, a thread of autograd's own runs the operators. The thread that called ``backward()`` waits for it.
+    """
+    engine = torch.autograd.graph._engine_run_backward.__code__
+    waiting = [frame for frame in frames_by_thread().values() if frame.f_code is engine]
+    return waiting[0] if len(waiting) == 1 else None
+
+
 def program_frames() -> Iterator[FrameType]:
     """Yield the frames of the program's functions that are running in this thread, innermost first."""
     yield from _of_the_program(sys._getframe(1))

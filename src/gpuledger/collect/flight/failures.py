@@ -7,7 +7,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from itertools import count
+from contextlib import suppress
+from itertools import count, islice
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 from torch import nn
 
 from gpuledger.collect.adapter import dynamo, torch_private
-from gpuledger.collect.adapter.frames import locals_of
+from gpuledger.collect.adapter.frames import frame_of_backward, locals_of
 from gpuledger.collect.adapter.program_objects import attributes_of, known_sizes, tensors_in, without_overrides
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.rank_journal import RankJournal
@@ -173,6 +174,7 @@ class Failures:
         found: dict[str, Any] = {
             **{"inputs": [], "in_optimizer": False, "is_training": None},
             "grad_enabled": torch.is_grad_enabled(),
+            "in_backward": torch_private.is_in_backward(),
         }
         for at, line in _lines(frame, place):
             if len(frames) >= MAX_FRAMES:
@@ -190,6 +192,8 @@ class Failures:
             found["in_optimizer"] |= name.startswith("torch.optim.")
             if is_of_program(at):
                 frames.append([code.co_filename, line, code.co_name])
+        if found["in_backward"] and not frames:
+            frames = _frames_of_backward()
         numbers = [self._registry.register(module) for module in reversed(modules)]  # the outermost knows the paths
         number = numbers[-1] if numbers else self._module_in_backward()
         return {**found, "module_id": number, "frames": self._as_written(frames)}
@@ -204,6 +208,14 @@ class Failures:
             return None
         at_work = self.module_at_work()
         return at_work if at_work >= 0 else module_in_backward(self._registry)
+
+
+def _frames_of_backward() -> list[list[Any]]:
+    """Return the program's frames of the thread that waits for backward: file, line and function, innermost first."""
+    with suppress(Exception):  # an audit hook of the program can refuse to show the frames of threads
+        own = (one for one in _lines(frame_of_backward(), None) if is_of_program(one[0]))
+        return [[at.f_code.co_filename, line, at.f_code.co_name] for at, line in islice(own, MAX_FRAMES)]
+    return []
 
 
 def is_of_program(frame: FrameType) -> bool:

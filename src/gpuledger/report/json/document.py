@@ -94,6 +94,7 @@ def oom_document(rank: int, failure: OutOfMemory) -> dict[str, Any]:
         "is_module_by_order": failure.is_module_by_order,
         "library": failure.library or None,
         "thread": failure.thread or None,
+        "in_backward": failure.in_backward,
         "is_capturing": failure.is_capturing,
         "inputs": [list(shape) for shape in failure.inputs],
         "cause": None if failure.cause is None else asdict(failure.cause),

@@ -150,12 +150,15 @@ def _host_request(rank: Rank, failure: OutOfMemory) -> list[str]:
 
 
 def _place(failure: OutOfMemory) -> list[str]:
-    """Return the line, the module with its inputs, and the thread."""
+    """Return the line, the phase, the module with its inputs, and the thread."""
     parts = []
     if failure.line:
         parts.append(f"asked for at {failure.line}")
-    if failure.module:
-        parts.append(f"module {failure.module}{' by order' if failure.is_module_by_order else ''}")
+    module = f"{failure.module}{' by order' if failure.is_module_by_order else ''}" if failure.module else ""
+    if failure.in_backward:
+        parts.append(f"in backward{f' of {module}' if module else ''}")
+    elif module:
+        parts.append(f"module {module}")
     if failure.thread:
         parts.append(f"in {'' if failure.thread == ANOTHER_THREAD else 'thread '}{failure.thread}")
     if failure.is_capturing:

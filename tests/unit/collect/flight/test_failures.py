@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import _thread
 import errno
+import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +20,7 @@ from click.testing import CliRunner
 from failing_allocator import BASE, CAPACITY_BYTES, FACTS, MIB, Recorded, card, snapshot
 from present import present
 from torch import nn
+from torch.autograd.variable import Variable
 
 from gpuledger.analyze.memory.failures.memory_map import read_memory_map
 from gpuledger.analyze.memory.failures.oom import Besides, explain_oom
@@ -329,6 +335,52 @@ def test_thread_capture_and_inputs_are_shown(card: Callable[..., None], tmp_path
     assert "in thread prefetch, while a CUDA graph was captured, inputs 8 × 4,096" in text
 
 
+@contextmanager
+def waiting_for_backward(count: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Keep threads in the call of autograd's engine inside the block, as those that wait for a backward on a GPU."""
+    goes_on = threading.Lock()
+    goes_on.acquire()
+    engine = SimpleNamespace(run_backward=goes_on.acquire)
+    monkeypatch.setattr(Variable, "_execution_engine", engine)
+
+    def loss_backward() -> None:
+        torch.autograd.graph._engine_run_backward(True)  # type: ignore[arg-type]
+        goes_on.release()
+
+    threads = [threading.Thread(target=loss_backward) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    names = {"_engine_run_backward"}
+    while sum(frame.f_code.co_name in names for frame in sys._current_frames().values()) < count:
+        time.sleep(0.01)
+    try:
+        yield
+    finally:
+        goes_on.release()
+        for thread in threads:
+            thread.join()
+
+
+@pytest.mark.parametrize(("waiting", "is_known"), [(1, True), (0, False), (2, False)])
+def test_a_request_of_autograds_thread_has_the_line_that_waits_for_it(
+    waiting: int, is_known: bool, card: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card(snapshot([79 * 1024 * MIB], []), 79 * 1024 * MIB)
+    recorded = Recorded(tmp_path)
+    monkeypatch.setattr(torch_private, "is_in_backward", lambda: True)
+    with waiting_for_backward(waiting, monkeypatch):
+        _thread.start_new_thread(recorded.failures.happened, ({**FACTS, "tried_bytes": 300 * MIB}, 812))
+        while "took_ns" not in str(recorded.failures.facts):
+            time.sleep(0.01)
+    rank = recorded.rank()
+    (failure,) = explain_oom(rank)
+    assert (failure.thread, failure.in_backward) == ("", True)
+    assert failure.line.endswith(" loss_backward") == is_known
+    text = request_text(rank, replace(failure, module="net.front"))
+    assert f"{', ' * is_known}in backward of net.front" in text
+    assert "in backward" in request_text(rank, replace(failure, module=""))
+
+
 def test_of_several_ranks_the_first_that_failed_is_complete_and_the_others_have_a_line(
     card: Callable[..., None], tmp_path: Path
 ) -> None:
@@ -343,7 +395,7 @@ def test_of_several_ranks_the_first_that_failed_is_complete_and_the_others_have_
     assert text.count("The GPU is full") == 1
     complete, _, others = text.partition(" Then ")
     assert "300.0 MiB did not fit on cuda:0 of rank 1 in step 811" in complete
-    assert others.startswith("300.0 MiB did not fit on cuda:0 in step 812")
+    assert others.startswith("300.0 MiB did not fit on cuda:0 of rank 0 in step 812")
 
 
 def test_without_the_last_events_only_live_blocks_have_stacks(

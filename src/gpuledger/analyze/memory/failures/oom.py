@@ -74,6 +74,7 @@ class OutOfMemory:
     library: str = ""
     inputs: tuple[tuple[int, ...], ...] = ()
     thread: str = ""
+    in_backward: bool = False
     is_capturing: bool = False
     failure_id: int | None = None
     is_kill: bool = False
@@ -145,7 +146,8 @@ def _explain(rank: Rank, failure: FailedAllocation, gpus: Gpus, *, replays: bool
         state=state,
         library=failure.library,
         inputs=failure.inputs,
-        thread="" if failure.is_main_thread is not False else failure.thread or ANOTHER_THREAD,
+        thread=_thread(failure),
+        in_backward=bool(failure.in_backward),
         is_capturing=bool(failure.is_capturing),
         failure_id=failure.failure_id,
         is_kill=failure.killed is not None,
@@ -162,6 +164,13 @@ def _explain(rank: Rank, failure: FailedAllocation, gpus: Gpus, *, replays: bool
         evidence = replace(evidence, replay=FailureReplay(rank, failure), gpus=tuple(gpus))
     besides = Besides() if is_host else _besides(rank, failure, state, evidence.other_bytes)
     return replace(found, besides=besides, cause=find_cause(evidence), remedies=find_remedies(evidence))
+
+
+def _thread(failure: FailedAllocation) -> str:
+    """Return the name of the thread that asked, "" for the main thread. Autograd's belongs to the one that waits."""
+    if failure.is_main_thread is not False or (failure.in_backward and not failure.thread):
+        return ""
+    return failure.thread or ANOTHER_THREAD
 
 
 def _is_recorded(rank: Rank, step: int) -> bool:
