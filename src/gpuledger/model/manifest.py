@@ -168,6 +168,10 @@ class Mesh(JsonObject):
         """Return this rank's place in each dimension of the mesh, by name."""
         return dict(zip(self.names, self.coordinate, strict=False))
 
+    def sizes(self) -> dict[str, int]:
+        """Return the size of each dimension of the mesh, by name."""
+        return dict(zip(self.names, self.shape, strict=False))
+
 
 @dataclass(frozen=True)
 class FirstCommunication(JsonObject):
@@ -225,6 +229,7 @@ class RecordedFacts(JsonObject):
     ``exit_lost_peer`` is True if that exception came from another rank, which had closed the connection.
     ``is_ended_by_parent`` is True if the process that started it kills it when its work is done, as Ray does.
     ``launched_ranks`` is the number of ranks that the launcher starts: known before a process group is made.
+    ``meshes`` are all device meshes of the program's weights, if there are several that differ.
     ``pipeline_stages`` are the stages of a pipeline that this rank has, from 0; empty without one.
     """
 
@@ -252,6 +257,7 @@ class RecordedFacts(JsonObject):
     optimizers: tuple[OptimizerFacts, ...] | None = None
     world: World | None = None
     mesh: Mesh | None = None
+    meshes: tuple[Mesh, ...] = ()
     pipeline_stages: tuple[int, ...] = ()
     left_out: tuple[str, ...] = ()
     fusions: tuple[Fusion, ...] = ()

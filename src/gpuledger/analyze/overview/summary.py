@@ -87,7 +87,17 @@ def capacity_bytes(rank: Rank, device_idx: int) -> int | None:
 def recording_notes(rank: Rank) -> list[str]:
     """Return the notes on the recording of a rank: what was not measured or left out, and which parts are damaged."""
     damaged = (f"A part of the recording is damaged: {part}" for part in rank.manifest.damaged)
-    return [*rank.manifest.notes, *rank.manifest.left_out, *damaged]
+    return [*rank.manifest.notes, *rank.manifest.left_out, *_meshes(rank), *damaged]
+
+
+def _meshes(rank: Rank) -> list[str]:
+    """Return a note on a program with several device meshes: coordinates of ranks are those in one of them."""
+    meshes, shown = rank.manifest.meshes, rank.manifest.mesh
+    if len(meshes) < 2 or shown is None:
+        return []
+    sizes = ["×".join(f"{name}={size}" for name, size in one.sizes().items()) for one in (*meshes, shown)]
+    text = f"The program has {len(meshes)} device meshes: {', '.join(sizes[:-1])}."
+    return [f"{text} Coordinates of ranks are those in {sizes[-1]}."]
 
 
 def _notes(rank: Rank, peaks: AllocatorPeaks, device_idx: int) -> tuple[str, ...]:

@@ -71,7 +71,7 @@ class Layouts:
     ) -> None:
         self._registry, self._observed, self._flat, self._optimizers = registry, observed, flat, optimizers
         self._rows: list[LayoutRow] = []
-        self._mesh: MeshPlace | None = None
+        self._meshes: dict[tuple[tuple[str, ...], tuple[int, ...]], MeshPlace] = {}
         self._world: tuple[int, int] | None = None
 
     def see(self) -> None:
@@ -100,8 +100,7 @@ class Layouts:
         part, count = elements, 1
         if layout is not None:
             part, count = layout.shard_elements(whole), layout.parts
-            if self._mesh is None or len(layout.place.shape) > len(self._mesh.shape):
-                self._mesh = layout.place
+            self._meshes.setdefault((layout.place.names, layout.place.shape), layout.place)
         part_bytes = part * item_bytes
         has_own = requires_grad(tensor) and not states.are_of_parts(tensor)  # else gradients are those of the parts
         gradient_bytes = part_bytes if has_own else 0
@@ -114,15 +113,17 @@ class Layouts:
         """Write what was collected."""
         if self._world is not None:
             part.facts["world"] = {"size": self._world[0], "rank": self._world[1]}
-        if self._mesh is not None:
-            mesh = self._mesh
-            part.facts["mesh"] = {
-                "names": list(mesh.names),
-                "shape": list(mesh.shape),
-                "coordinate": list(mesh.coordinate),
-            }
+        meshes = list(self._meshes.values())
+        if meshes:
+            part.facts["mesh"] = _described(max(meshes, key=lambda mesh: len(mesh.shape)))
+        if len(meshes) > 1:
+            part.facts["meshes"] = [_described(one) for one in meshes]
         if self._rows:
             part.facts["shards"] = [list(row) for row in self._rows]
+
+
+def _described(mesh: MeshPlace) -> dict[str, Any]:
+    return {"names": list(mesh.names), "shape": list(mesh.shape), "coordinate": list(mesh.coordinate)}
 
 
 class States:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,9 @@ if not distributed.is_available():
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import SequenceParallel, parallelize_module
+
+from gpuledger.analyze.overview.summary import recording_notes
+from gpuledger.model.run import Rank
 
 pytestmark = pytest.mark.torch
 
@@ -77,6 +81,22 @@ def test_two_meshes_in_one_program() -> None:
     run = record_all(program)
     assert kept(run)["sharded_weight"] == MODEL // 4 + MODEL // 2
     assert kept(run)["sharded_optimizer_state"] == 2 * (MODEL // 4 + MODEL // 2)
+
+
+@pytest.mark.parametrize("shapes", [[{"dp": 4}, {"replicate": 2, "dp": 2}], [{"dp": 4}, {"dp": 4}]])
+def test_several_meshes_are_named(shapes: list[dict[str, int]]) -> None:
+    with fake_ranks(4):
+        run = record_all(lambda _: [trained(tuple(shape.values()), tuple(shape)) for shape in shapes])
+    notes = recording_notes(Rank(0, Path("run/rank-0"), run.manifest))
+    mesh = run.manifest.mesh
+    assert mesh is not None
+    assert mesh.sizes() == shapes[1]
+    if shapes[0] == shapes[1]:
+        assert (run.manifest.meshes, notes) == ((), [])
+    else:
+        assert [one.sizes() for one in run.manifest.meshes] == shapes
+        said = "The program has 2 device meshes: dp=4, replicate=2×dp=2. Coordinates of ranks are those in"
+        assert notes == [f"{said} replicate=2×dp=2."]
 
 
 def test_a_module_that_is_sharded_twice_is_refused_by_torch_alone() -> None:
