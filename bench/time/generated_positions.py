@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
 from environment import describe_environment, write_results
 from torch._C import _profiler
 
-from gpuledger.collect.adapter.compiler import generated_code
+from gpuledger.collect.adapter.compiler import code_positions, generated_code
 
 ALLOCATIONS = (100, 250, 500)
 LAUNCHES = 2
@@ -45,6 +45,9 @@ class Silent:
 
     def at(self, _mark: int) -> None:
         """Ignore a statement."""
+
+    def returns(self, _tensors: Any) -> None:
+        """Do nothing."""
 
     def made(self, _tensor: Any) -> None:
         """Ignore a buffer."""
@@ -102,7 +105,7 @@ def measure(count: int, rounds: int) -> dict[str, float]:
 
         return {
             "unobserved_ms": look_up_ms(module, notes, rounds),
-            "observed_ms": observed_ms(generated_code.with_short_positions),
+            "observed_ms": observed_ms(code_positions.with_short_positions),
             "observed_with_compilers_table_ms": observed_ms(lambda code: code),
         }
 

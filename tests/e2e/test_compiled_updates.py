@@ -157,6 +157,40 @@ def test_what_a_compiled_update_carries_to_the_next_one_is_optimizer_state(
         assert found == [("bias", "Linear", 16), ("weight", "Linear", 512)]
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.usefixtures("compiler_caches")
+def test_what_a_compiled_function_returns_for_the_next_update_is_optimizer_state() -> None:
+    """In the functional style: weights and moments are new tensors after each update."""
+
+    @torch.compile
+    def update(
+        weights: list[torch.Tensor], gradients: list[torch.Tensor], state: list[tuple[torch.Tensor, torch.Tensor]]
+    ) -> tuple[list[torch.Tensor], list[tuple[torch.Tensor, torch.Tensor]], torch.Tensor]:
+        made = [(0.9 * m + 0.1 * g, 0.99 * v + 0.01 * g * g) for (m, v), g in zip(state, gradients, strict=True)]
+        new = [weight - 0.01 * m / (v.sqrt() + 1e-8) for weight, (m, v) in zip(weights, made, strict=True)]
+        return new, made, torch.stack([one.norm() for one in new])
+
+    def program(_: object) -> object:
+        weights = [torch.randn(32, 4), torch.zeros(4)]
+        state = [(torch.zeros_like(one), torch.zeros_like(one)) for one in weights]
+        norms = torch.zeros(2)
+        for _step in range(5):
+            leaves = [one.requires_grad_() for one in weights]
+            (torch.ones(8, 32) @ leaves[0] + leaves[1]).square().sum().backward()
+            with torch.no_grad():
+                gradients = [one.grad for one in leaves if one.grad is not None]
+                weights, state, norms = update([one.detach() for one in leaves], gradients, state)
+        return weights, state, norms
+
+    for _cached in range(2):
+        torch._dynamo.reset()
+        run = record_own(program)
+        found = sorted(block.bytes for block in run.of("optimizer_state"))
+        assert found == sorted(3 * 2 * [16, 512])  # nothing reads those of the last update
+        assert {block.bytes for block in run.of("weight")} == {16, 512}
+        assert not run.of("optimizer_state", bytes=8)
+
+
 @pytest.mark.filterwarnings("ignore")  # torch reads .grad of tensors that are no leaves
 def test_compiled_autograd_gets_none_of_our_hooks() -> None:
     seen: list[torch.fx.GraphModule] = []

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -28,7 +28,7 @@ from gpuledger.collect.adapter.compiler.generated_code import (
     read_functions,
 )
 from gpuledger.collect.adapter.compiler.graph_nodes import CompiledGraph, NodeOrigin
-from gpuledger.collect.adapter.compiler.graph_operations import GraphOperation
+from gpuledger.collect.adapter.compiler.graph_operations import GraphFlow
 from gpuledger.collect.adapter.compiler.inductor import LOST_WITHOUT, CompilerWatch, source_lines
 from gpuledger.collect.adapter.compiler.traced_code import places_of_traced
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
@@ -75,8 +75,8 @@ class ObservedFunction:
         generated: The function.
         sites: Its sites in the order of their marks.
         unknown: Why the modules of its graph are not known; "" if they are.
-        inputs: Names of its inputs in the graph, if it changes some of them.
-        operations: What it computes, if it changes inputs.
+        inputs: Names of its inputs in the graph, if what it computes is known.
+        flow: What it computes from them.
     """
 
     file: str
@@ -84,7 +84,7 @@ class ObservedFunction:
     sites: tuple[Site, ...]
     unknown: str = ""
     inputs: tuple[str, ...] = ()
-    operations: tuple[GraphOperation, ...] = ()
+    flow: GraphFlow = field(default_factory=GraphFlow)
 
 
 class CompiledGraphs:
@@ -115,7 +115,7 @@ class CompiledGraphs:
         self._observations: list[LineObservation] = []
         self._observer_for: Callable[[ObservedFunction], LineObserver] | None = None
         self._wanted: Callable[[Site], bool] = lambda _site: True
-        self._sees_buffers = False
+        self._sees_buffers = self._sees_results = False
         self._unread: dict[str, str] = {}
         self._callers: dict[tuple[str, str], Frames] = {}
         """File and name of a function whose source lines are torch's own -> frames of a call."""
@@ -156,6 +156,7 @@ class CompiledGraphs:
         wanted: Callable[[Site], bool],
         *,
         sees_buffers: bool = False,
+        sees_results: bool = False,
     ) -> None:
         """Observe the lines of every generated function, of later ones as well.
 
@@ -163,9 +164,11 @@ class CompiledGraphs:
             observer_for: Returns the observer of one function.
             wanted: Which sites are observed.
             sees_buffers: Whether observers receive the new buffers.
+            sees_results: Whether observers receive what functions with a known flow return.
         """
         self.stop_observing()
-        self._observer_for, self._wanted, self._sees_buffers = observer_for, wanted, sees_buffers
+        self._observer_for, self._wanted = observer_for, wanted
+        self._sees_buffers, self._sees_results = sees_buffers, sees_results
         for function in self.functions:
             self._observe(function)
 
@@ -181,7 +184,10 @@ class CompiledGraphs:
         marks = {site.line: number for number, site in enumerate(function.sites) if self._wanted(site)}
         observer = self._observer_for(function)
         try:
-            observation = LineObservation(function.generated, observer, marks, sees_buffers=self._sees_buffers)
+            sees_results = self._sees_results and bool(function.flow.results)
+            observation = LineObservation(
+                function.generated, observer, marks, sees_buffers=self._sees_buffers, sees_results=sees_results
+            )
         except UnknownCodeError as error:
             self._note_unread(function.file, str(error))
         else:
@@ -208,7 +214,7 @@ class CompiledGraphs:
             return
         known = {id(function.generated.function) for function in self.functions}
         lines = source_lines(graph.file)
-        inputs, operations = self._changes(graph)
+        inputs, flow = self._flow(graph)
         sites_by_name = below_callers({one.name: tuple(sites_of(graph, one.statements, lines)) for one in functions})
         for generated in functions:
             if id(generated.function) in known:
@@ -216,21 +222,21 @@ class CompiledGraphs:
             sites = sites_by_name[generated.name]
             function = ObservedFunction(graph.file, generated, sites, graph.unknown)
             if generated.name == _WHOLE_GRAPH:
-                function = replace(function, inputs=inputs, operations=operations)
+                function = replace(function, inputs=inputs, flow=flow)
             self.functions.append(function)
             self._stacks.add_sources({(graph.file, site.line): site.main.frames for site in sites if site.main.frames})
             self._stacks.leave_out(graph.file)
             self._observe(function)
         self._journal.fact(compiled_graphs=len({function.file for function in self.functions}))
 
-    def _changes(self, graph: CompiledGraph) -> tuple[tuple[str, ...], tuple[GraphOperation, ...]]:
-        """Return the inputs and the operations of a graph that is being compiled, if it changes its inputs."""
+    def _flow(self, graph: CompiledGraph) -> tuple[tuple[str, ...], GraphFlow]:
+        """Return the inputs of a graph that is being compiled, and what it computes from them."""
         captured = self._watch.being_compiled
-        if captured is None or not captured.operations:
-            return (), ()
+        if captured is None or not captured.flow.operations:
+            return (), GraphFlow()
         text = Path(graph.file).read_text(encoding="utf-8")
         inputs = () if is_of_backward(text) else tuple(inputs_of(captured, text))
-        return inputs, captured.operations if inputs else ()
+        return inputs, captured.flow if inputs else GraphFlow()
 
     def _module_added(self, module: nn.Module, module_id: int) -> None:
         """Learn which modules and source lines the code of a graph module computes, as of ``torch.export``."""

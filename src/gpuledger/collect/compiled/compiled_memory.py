@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from gpuledger.collect.adapter.compiler.graph_operations import GraphOperation
+from gpuledger.collect.adapter.compiler.graph_operations import GraphFlow
 from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.adapter.program_objects import without_overrides
 from gpuledger.collect.attribution.phases import Phases, ThreadState
@@ -16,6 +16,10 @@ from gpuledger.collect.attribution.stacks import StackTable
 from gpuledger.collect.attribution.tags import flags_of, module_id_of, suffix
 from gpuledger.collect.compiled.compiled_graphs import OUTSIDE, CompiledGraphs, ObservedFunction
 from gpuledger.model.accounts import Phase
+
+SeesResults = Callable[[Sequence[Any]], None]
+"""Is called with what code returns."""
+SeesFlow = Callable[[GraphFlow, Mapping[str, Any]], SeesResults | None]
 
 
 @runtime_checkable
@@ -43,15 +47,18 @@ class CompiledMemory:
         self.recorder = recorder
         self.look_for_modules: Callable[[], None] = lambda: None
         """Called if code runs outside modules that was compiled for modules which are not registered."""
-        self.see_changes: Callable[[Iterable[GraphOperation], Mapping[str, Any]], None] = lambda _, __: None
-        """Called with the operations of code that changes its inputs, and these by their names in its graph."""
+        self.see_flow: SeesFlow = lambda _, __: None
+        """Called with what code computes, and its inputs by their names in its graph."""
 
     def install(self) -> None:
         """Observe all generated functions."""
         self.active = True
         sees_buffers = self.recorder is not None
         self.graphs.observe(
-            lambda function: _Observer(self, function), lambda site: site.may_allocate, sees_buffers=sees_buffers
+            lambda function: _Observer(self, function),
+            lambda site: site.may_allocate,
+            sees_buffers=sees_buffers,
+            sees_results=True,
         )
 
     def remove(self) -> None:
@@ -101,11 +108,12 @@ class _Observer:
                 suffixes = self._suffixes[key] = self._tokens(*key)
             contains = self._contains if key[0] == OUTSIDE else None
             phase_after = None if contains is None else recording.begin(contains)
-            if self._function.operations and len(inputs) == len(self._function.inputs):
+            see_results = None
+            if self._function.flow.operations and len(inputs) == len(self._function.inputs):
                 named = dict(zip(self._function.inputs, inputs, strict=True))
                 with without_overrides():
-                    recording.see_changes(self._function.operations, named)
-            return _Call(recording, state, suffixes, phase_after)
+                    see_results = recording.see_flow(self._function.flow, named)
+            return _Call(recording, state, suffixes, phase_after, see_results)
         except BaseException as error:
             if not recording.guard.absorbs(error):
                 raise
@@ -133,16 +141,22 @@ class _Observer:
 class _Call:
     """One call of a generated function."""
 
-    __slots__ = ("_before", "_phase_after", "_recording", "_state", "_suffixes")
+    __slots__ = ("_before", "_phase_after", "_recording", "_see_results", "_state", "_suffixes")
 
     def __init__(
-        self, recording: CompiledMemory, state: ThreadState, suffixes: list[str], phase_after: Phase | None
+        self,
+        recording: CompiledMemory,
+        state: ThreadState,
+        suffixes: list[str],
+        phase_after: Phase | None,
+        see_results: SeesResults | None,
     ) -> None:
         self._recording = recording
         self._state = state
         self._suffixes = suffixes
         self._before = state.token
         self._phase_after = phase_after
+        self._see_results = see_results
 
     def at(self, mark: int) -> None:
         """Set the token of the statement that runs next. Hot path."""
@@ -163,6 +177,17 @@ class _Call:
         try:
             if recording.active and recording.recorder is not None:
                 recording.recorder.see_made(tensor)
+        except BaseException as error:
+            if not recording.guard.absorbs(error):
+                raise
+
+    def returns(self, tensors: tuple[Any, ...]) -> None:
+        """Pass on what the function returns."""
+        recording = self._recording
+        try:
+            if recording.active and self._see_results is not None:
+                with without_overrides():
+                    self._see_results(tensors)
         except BaseException as error:
             if not recording.guard.absorbs(error):
                 raise

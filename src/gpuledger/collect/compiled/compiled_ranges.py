@@ -94,6 +94,9 @@ class _Call:
     def made(self, _tensor: Any) -> None:
         """Ignore a new buffer."""
 
+    def returns(self, _tensors: tuple[Any, ...]) -> None:
+        """Ignore what the function returns."""
+
     def leave(self) -> None:
         """Close the last range."""
         try:

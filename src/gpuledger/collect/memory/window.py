@@ -40,6 +40,7 @@ from gpuledger.collect.sharding.marked_calls import ShardingContext
 from gpuledger.collect.sharding.sharded_training import ShardedTraining
 from gpuledger.collect.steps.step_counter import StepCounter
 from gpuledger.collect.variables.earlier_weights import EarlierWeights
+from gpuledger.collect.variables.graph_updates import GraphUpdates
 from gpuledger.collect.variables.held import HeldNames
 from gpuledger.collect.variables.hooked_updates import HookedUpdates
 from gpuledger.collect.variables.leaves import LooseLeaves
@@ -168,7 +169,7 @@ class MemoryWindow:
         recorder = self.recorder if isinstance(self.recorder, SeesBuffers) else None
         self._compiled = CompiledMemory(graphs, self.phases, self._stacks, self._guard, recorder)
         self._compiled.look_for_modules = self.objects.search
-        self._compiled.see_changes = self._updates.see_graph
+        self._compiled.see_flow = GraphUpdates(self._updates).see
 
     # -- opening and closing ----------------------------------------------------------------------------------------
 

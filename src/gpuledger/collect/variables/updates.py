@@ -12,8 +12,7 @@ was computed from one with another number: a mean over rows, or all gradients in
   the sum of gradients of several batches is cleared after each update, and a buffer for intermediate results is
   overwritten before it is read.
 
-Code of TorchInductor runs no operators. Those of the graph that Dynamo captured are followed in their place, when the
-code is called.
+Code of TorchInductor runs no operators; see :mod:`.graph_updates`.
 
 Hooks for complete gradients update weights inside of a backward pass. Each is an update of one weight.
 
@@ -23,7 +22,7 @@ left of an update in a variable.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 from threading import get_ident
@@ -32,7 +31,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gpuledger.collect.adapter.compiler.graph_operations import OVERWRITES, GraphOperation, GraphValue
+from gpuledger.collect.adapter.compiler.graph_operations import OVERWRITES
 from gpuledger.collect.adapter.program_objects import dimensions_of, grad_of, is_tensor, known_sizes, storage_address
 from gpuledger.collect.attribution.phases import Phases
 from gpuledger.collect.attribution.tensor_observations import Row, StoragePlace, TensorObservations
@@ -94,7 +93,7 @@ class _Content:
     parts: _Gradients
 
 
-class _Value(NamedTuple):
+class Value(NamedTuple):
     """A tensor, by the address of its storage and its number of elements. ``tensor`` is None inside of compiled code.
 
     There, it has a negative number for an address.
@@ -193,11 +192,11 @@ class WeightUpdates:
         writes = self._writes_of(operator)
         if writes is None:
             return
-        read = [self._values(one) for one in arguments]
-        written = [read[at] for at in writes.positions if at < len(read)] or [self._values(results)]
+        read = [self.values_of(one) for one in arguments]
+        written = [read[at] for at in writes.positions if at < len(read)] or [self.values_of(results)]
         if writes.overwrites:
             read = [one for at, one in enumerate(read) if at not in writes.positions]
-        self._follow(read, written, is_new=not (writes.positions or writes.has_out))
+        self.follow(read, written, is_new=not (writes.positions or writes.has_out))
 
     def _see_accumulated(self, found: _Found) -> None:
         """Record the gradient that hooks get, when they run their first operator."""
@@ -208,35 +207,11 @@ class WeightUpdates:
             self._hooked = None
             self._observed.add_row(self._observed.row_of(Identity.LEAF_GRADIENT, name_id, module_id, place))
 
-    def see_graph(self, operations: Iterable[GraphOperation], inputs: Mapping[str, Any]) -> None:
-        """Follow the operators of compiled code that is called now, where operators are followed.
+    def values_of(self, value: Any) -> list[Value]:
+        """Return the tensors of an argument or a result."""
+        return [Value(self.address_of(one), _elements(one), one) for one in _tensors(value)]
 
-        Args:
-            operations: Those of its graph.
-            inputs: Tensors under the names that they have in the graph.
-        """
-        if not self.is_on:
-            return
-        known = {name: values[0] for name, one in inputs.items() if (values := self._values(one))}
-        numbers: dict[str, int] = {}
-
-        def value_of(one: GraphValue) -> _Value:
-            address, _, tensor = known.get(one.name) or (~numbers.setdefault(one.name, len(numbers)), 0, None)
-            return _Value(address, one.elements, tensor)
-
-        for read, written, is_new in operations:
-            self._follow(
-                [[value_of(one) for one in values] for values in read],
-                [[value_of(one) for one in values] for values in written],
-                is_new=is_new,
-            )
-        for number in numbers.values():
-            self.forget(~number)
-
-    def _values(self, value: Any) -> list[_Value]:
-        return [_Value(self.address_of(one), _elements(one), one) for one in _tensors(value)]
-
-    def _follow(self, read: Sequence[list[_Value]], written: Sequence[list[_Value]], *, is_new: bool) -> None:
+    def follow(self, read: Sequence[list[Value]], written: Sequence[list[Value]], *, is_new: bool) -> None:
         """Record what an operator has written. ``is_new``: what has the address of an argument is a view."""
         count = max(map(len, written))
         for at in range(count):
@@ -255,7 +230,7 @@ class WeightUpdates:
             self._writes[operator] = _writes_of(operator)
         return self._writes[operator]
 
-    def _write(self, target: _Value, read: list[_Value], *, is_new: bool) -> None:
+    def _write(self, target: Value, read: list[Value], *, is_new: bool) -> None:
         """Record what a tensor contains that an operator has written."""
         address, elements, _ = target
         if not address or elements < 0:
@@ -352,12 +327,12 @@ class WeightUpdates:
             weight.row = None
 
 
-def _beside(read: Sequence[list[_Value]], at: int, count: int) -> list[_Value]:
+def _beside(read: Sequence[list[Value]], at: int, count: int) -> list[Value]:
     """Return the tensors that one of ``count`` results was computed from: of lists, those at its position.
 
     A single result is computed from all tensors of a list, as that of ``cat``.
     """
-    found: list[_Value] = []
+    found: list[Value] = []
     for one in read:
         found += [one[at]] if len(one) == count else one if 1 in (len(one), count) else []
     return found

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import ast
 import copy
-import opcode
 import re
 import tokenize
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, Protocol, cast
+
+from gpuledger.collect.adapter.compiler.code_positions import with_short_positions
 
 _OBSERVER = "gpuledger: the observer of generated code stands here"
 _PARAMETERS = ("args", "self.args")
@@ -88,6 +89,9 @@ class LineCall(Protocol):
 
     def made(self, tensor: Any) -> None:
         """Called with each new buffer."""
+
+    def returns(self, tensors: tuple[Any, ...]) -> None:
+        """Called with the tensors that the function returns, just before."""
 
     def leave(self) -> None:
         """Called when the function ends, also by an exception."""
@@ -252,17 +256,24 @@ class LineObservation:
         observer: Receives the calls.
         marks: Line -> number given to :meth:`LineCall.at` before the statement of that line.
         sees_buffers: Whether :meth:`LineCall.made` is called with each new buffer.
+        sees_results: Whether :meth:`LineCall.returns` is called.
 
     Raises:
         UnknownCodeError: the function's code cannot be replaced.
     """
 
     def __init__(
-        self, generated: GeneratedFunction, observer: LineObserver, marks: dict[int, int], *, sees_buffers: bool
+        self,
+        generated: GeneratedFunction,
+        observer: LineObserver,
+        marks: dict[int, int],
+        *,
+        sees_buffers: bool,
+        sees_results: bool = False,
     ) -> None:
         self._function = generated.function
         self._plain = self._function.__code__
-        self._code = _with_marks(generated, observer, marks, sees_buffers=sees_buffers)
+        self._code = _with_marks(generated, observer, marks, sees_buffers=sees_buffers, sees_results=sees_results)
         self._function.__code__ = self._code
 
     def remove(self) -> None:
@@ -272,13 +283,20 @@ class LineObservation:
 
 
 def _with_marks(
-    generated: GeneratedFunction, observer: LineObserver, marks: dict[int, int], *, sees_buffers: bool
+    generated: GeneratedFunction,
+    observer: LineObserver,
+    marks: dict[int, int],
+    *,
+    sees_buffers: bool,
+    sees_results: bool,
 ) -> CodeType:
     plain = generated.function.__code__
     allocating = {one.line: one.allocates for one in generated.statements if one.allocates} if sees_buffers else {}
     definition = generated.definition
     template = _at(ast.parse(_TEMPLATE), definition.body[0])
-    cast("ast.Try", template.body[1]).body = list(_marked(definition.body, marks, allocating))
+    cast("ast.Try", template.body[1]).body = list(
+        _marked(definition.body, marks, allocating, sees_results=sees_results)
+    )
     changed = ast.FunctionDef(
         name=definition.name, args=definition.args, body=template.body, decorator_list=[], returns=None
     )
@@ -295,20 +313,37 @@ def _with_marks(
     return with_short_positions(code.replace(co_consts=constants, co_qualname=plain.co_qualname))
 
 
-def _marked(body: Sequence[ast.stmt], marks: dict[int, int], allocating: dict[int, str]) -> Iterator[ast.stmt]:
+def _marked(
+    body: Sequence[ast.stmt], marks: dict[int, int], allocating: dict[int, str], *, sees_results: bool
+) -> Iterator[ast.stmt]:
     for one in body:
         if isinstance(one, _COMPOUND):
             inner = copy.copy(one)
             for part, block in _blocks_of(one):
-                setattr(inner, part, list(_marked(block, marks, allocating)))
+                setattr(inner, part, list(_marked(block, marks, allocating, sees_results=sees_results)))
             yield inner
             continue
         if one.lineno in marks:
             yield from _mark(one, "at", str(marks[one.lineno]))
+        returned = _returned_names(one) if sees_results else []
+        if returned:
+            yield from _mark(one, "returns", f"({', '.join(returned)},)")
         yield one
         name = allocating.get(one.lineno)
         if name and isinstance(one, ast.Assign) and cast("Any", one.targets[0]).id == name:
             yield from _mark(one, "made", name)
+
+
+def _returned_names(one: ast.stmt) -> list[str]:
+    """Return the variables with the storages of what a statement returns; none if they are not known."""
+    if not (isinstance(one, ast.Return) and isinstance(one.value, ast.Tuple)):
+        return []
+    names = [
+        element.args[0] if isinstance(element, ast.Call) and _called(element) == "reinterpret_tensor" else element
+        for element in one.value.elts
+    ]
+    found = [name.id for name in names if isinstance(name, ast.Name)]
+    return found if len(found) == len(names) else []
 
 
 def _mark(place: ast.stmt, what: str, argument: str) -> list[ast.stmt]:
@@ -322,77 +357,3 @@ def _at(tree: ast.Module, place: ast.AST) -> ast.Module:
             ast.copy_location(node, place)
             node.end_lineno, node.col_offset, node.end_col_offset = node.lineno, 0, 0  # type: ignore[attr-defined]
     return tree
-
-
-# -- positions in code ----------------------------------------------------------------------------------------------
-
-_RAISE_NOTHING = frozenset(
-    opcode.opmap[name]
-    for name in (
-        *("BUILD_TUPLE", "COPY", "KW_NAMES", "LOAD_CONST", "LOAD_FAST", "LOAD_FAST_LOAD_FAST", "LOAD_SMALL_INT"),
-        *("LOAD_FAST_BORROW", "LOAD_FAST_BORROW_LOAD_FAST_BORROW", "LOAD_GLOBAL", "NOP", "POP_TOP", "PUSH_NULL"),
-        *("RESUME", "STORE_FAST", "SWAP"),
-    )
-    if name in opcode.opmap
-)
-"""Instructions at which no traceback of generated code points."""
-_CACHE = opcode.opmap["CACHE"]
-_MOST_UNITS, _MOST_LINES, _MOST_COLUMN = 8, 2, 127
-"""Limits of one entry: units of code; and of the short form: lines to the entry before, and the last column."""
-_ONE_LINE, _WITHOUT_COLUMNS, _LONG, _WITHOUT_LINE = 10, 13, 14, 15
-
-Position = tuple[int | None, int | None, int | None, int | None]
-
-
-def with_short_positions(code: CodeType) -> CodeType:
-    """Return the code with a shorter table of positions: lines are those of ``code``, columns where it can raise.
-
-    torch finds the line of each recorded allocation by a search from the beginning of this table. Observed code has
-    many more instructions, so that this would be most of the time for which a recording pauses the program.
-
-    Source: Objects/locations.md of CPython, the same for 3.11 to 3.14.
-    """
-    entries: list[tuple[Position, int]] = []
-    is_kept = False
-    for instruction, (line, end_line, column, end_column) in zip(code.co_code[::2], code.co_positions(), strict=True):
-        if instruction != _CACHE:
-            is_kept = instruction not in _RAISE_NOTHING
-        has_columns = is_kept and None not in (end_line, column, end_column) and (column, end_column) != (0, 0)
-        position = (line, end_line, column, end_column) if has_columns else (line, None, None, None)
-        if entries and entries[-1][0] == position and entries[-1][1] < _MOST_UNITS:
-            entries[-1] = position, entries[-1][1] + 1
-        else:
-            entries.append((position, 1))
-    table = bytearray()
-    before = code.co_firstlineno
-    for position, units in entries:
-        table += _entry(position, units, before)
-        before = before if position[0] is None else position[0]
-    return code.replace(co_linetable=bytes(table))
-
-
-def _entry(position: Position, units: int, before: int) -> bytes:
-    """Return an entry of the table, for ``units`` of code. ``before`` is the line of the entry before."""
-    line, end_line, column, end_column = position
-
-    def head(kind: int) -> int:
-        return 0x80 | kind << 3 | units - 1
-
-    if line is None:
-        return bytes([head(_WITHOUT_LINE)])
-    change = line - before
-    signed = change << 1 if change >= 0 else -change << 1 | 1
-    if end_line is None or column is None or end_column is None:
-        return bytes([head(_WITHOUT_COLUMNS), *_varint(signed)])
-    if 0 <= change <= _MOST_LINES and end_line == line and max(column, end_column) <= _MOST_COLUMN:
-        return bytes([head(_ONE_LINE + change), column, end_column])
-    numbers = (signed, end_line - line, column + 1, end_column + 1)
-    return bytes([head(_LONG), *(byte for number in numbers for byte in _varint(number))])
-
-
-def _varint(number: int) -> Iterator[int]:
-    """Yield the bytes of a number: six bits each, the lowest first, and 64 if more follow."""
-    while number > 63:
-        yield 64 | number & 63
-        number >>= 6
-    yield number

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from gpuledger.collect.adapter.compiler.graph_operations import GraphOperation
+from gpuledger.collect.adapter.compiler.graph_operations import GraphFlow
 
 Frames = tuple[tuple[str, int, str], ...]
 
@@ -105,7 +105,7 @@ class CapturedGraph:
     the nodes that use a node, and ``inside`` are these with the nodes of a body in the place of its call. ``kinds`` are
     the number of elements of each tensor, if constant, and its type.
     ``returned`` are the variables that its forward code returns, each with the only place that uses it, if known.
-    ``operations`` are what it computes, if it changes inputs.
+    ``flow`` is what it computes from its inputs.
     """
 
     modules: dict[str, tuple[int, str]]
@@ -115,7 +115,7 @@ class CapturedGraph:
     inside: dict[str, tuple[str, ...]] = field(default_factory=dict)
     kinds: dict[str, TensorKind] = field(default_factory=dict)
     returned: list[tuple[str, NodeOrigin | None]] = field(default_factory=list)
-    operations: tuple[GraphOperation, ...] = ()
+    flow: GraphFlow = field(default_factory=GraphFlow)
 
 
 def read_graph(lowering: Any, module: ModuleType, found: Mapping[str, FoundPlace] | None = None) -> CompiledGraph:

@@ -18,6 +18,9 @@ from gpuledger.collect.adapter.program_objects import is_tensor, storage_of
 OVERWRITES = ("copy_", "zero_", "fill_", "set_", "_foreach_copy_", "_foreach_zero_")
 """Operators that do not read what the tensor had before. Those of random numbers have a tag."""
 
+MOST_OPERATIONS = 10_000
+"""Maximum number of operations of a graph that is followed for what it returns."""
+
 _IN_PLACE = {
     getattr(operator, name) for name in dir(operator) if name.startswith("i") and f"__{name}__" in dir(operator)
 }
@@ -45,12 +48,25 @@ class GraphOperation(NamedTuple):
     is_new: bool
 
 
-def changing_operations(nodes: Iterable[Any]) -> tuple[GraphOperation, ...]:
-    """Return the operations of a captured graph in order; none if they change no input of the graph."""
+class GraphFlow(NamedTuple):
+    """What the operators of a graph compute.
+
+    Attributes:
+        operations: Its operations in order; none if there is nothing to follow.
+        results: The tensors that it returns, if it changes no input.
+    """
+
+    operations: tuple[GraphOperation, ...] = ()
+    results: tuple[GraphValue, ...] = ()
+
+
+def flow_of(nodes: Iterable[Any]) -> GraphFlow:
+    """Return the operations of a captured graph if they change inputs of the graph, or make tensors that it returns."""
     names: dict[int, str] = {}
     found: list[GraphOperation] = []
     inputs: set[str] = set()
     changed: set[str] = set()
+    results: list[GraphValue] = []
     for node in nodes:
         values = _values(node, names)
         if node.op == "placeholder":
@@ -60,7 +76,13 @@ def changing_operations(nodes: Iterable[Any]) -> tuple[GraphOperation, ...]:
             found.append(made)
             if not made.is_new:
                 changed.update(one.name for targets in made.written for one in targets)
-    return tuple(found) if inputs & changed else ()
+        elif node.op == "output":
+            returned = [_values(one, names) for argument in node.args for one in _nodes_in(argument)]
+            results = [one for values in returned for one in values]
+    if inputs & changed:
+        return GraphFlow(tuple(found))
+    makes = any(one.name not in inputs for one in results) and len(found) <= MOST_OPERATIONS
+    return GraphFlow(tuple(found), tuple(results)) if makes else GraphFlow()
 
 
 def _operation(node: Any, results: tuple[GraphValue, ...], names: dict[int, str]) -> GraphOperation:

@@ -32,7 +32,7 @@ from gpuledger.collect.adapter.compiler.graph_nodes import (
     place_of_node,
     read_graph,
 )
-from gpuledger.collect.adapter.compiler.graph_operations import changing_operations
+from gpuledger.collect.adapter.compiler.graph_operations import flow_of
 from gpuledger.collect.adapter.instrument import CannotInstrumentError, Observation
 from gpuledger.collect.adapter.observer import Observer
 from gpuledger.model.journal.journal import CACHED_CODE, WITHOUT_MODULES
@@ -213,7 +213,7 @@ def _is_generated(module: Any) -> bool:
 def _read_captured(captured: Any, in_copy: Callable[[Any], NodeOrigin | None]) -> CapturedGraph:
     """Return the modules and nodes of a graph that Dynamo captured. ``in_copy`` returns places of its nodes, first."""
     nodes = getattr(getattr(captured, "graph", None), "nodes", ())
-    found = CapturedGraph({}, {}, operations=changing_operations(nodes))
+    found = CapturedGraph({}, {}, flow=flow_of(nodes))
     for name, node in _nodes_in(captured, "", set()):
         for key, (path, cls) in (node.meta.get("nn_module_stack") or {}).items():
             place = place_in_stack(key, path, cls, ())

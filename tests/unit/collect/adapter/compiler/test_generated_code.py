@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from generated import BRANCHES, TEXT, line_of, load_generated
 
+from gpuledger.collect.adapter.compiler.code_positions import with_short_positions
 from gpuledger.collect.adapter.compiler.generated_code import (
     LineObservation,
     UnknownCodeError,
     read_functions,
-    with_short_positions,
 )
 
 
@@ -29,6 +29,7 @@ class Seen:
         self.buffers: list[Any] = []
         self.inputs: list[Any] = []
         self.left = 0
+        self.results: tuple[Any, ...] = ()
 
     def enter(self, inputs: list[Any]) -> Seen:
         self.inputs = list(inputs)
@@ -39,6 +40,9 @@ class Seen:
 
     def made(self, tensor: Any) -> None:
         self.buffers.append(tensor)
+
+    def returns(self, tensors: tuple[Any, ...]) -> None:
+        self.results = tensors
 
     def leave(self) -> None:
         self.left += 1
@@ -77,6 +81,29 @@ def test_marks_come_before_their_statements_and_buffers_after(tmp_path: Path) ->
     assert found.function.__code__ is plain
     run(module)
     assert seen.left == 1
+
+
+@pytest.mark.parametrize(
+    ("returned", "seen_results"),
+    [
+        ("(buf2, buf4, )", ([(8,)], [9])),
+        ("(reinterpret_tensor(buf2, (4, 2), (2, 1), 0), buf4, )", ([(8,)], [9])),
+        ("(buf2, buf4 + [0], )", ()),
+        ("buf4", ()),
+    ],
+)
+def test_what_a_function_returns_is_seen_if_it_is_variables(
+    returned: str, seen_results: tuple[Any, ...], tmp_path: Path
+) -> None:
+    text = TEXT.replace("return (buf2, buf4, )", f"return {returned}")
+    module = load_generated(tmp_path, text)
+    vars(module)["reinterpret_tensor"] = lambda buffer, *_: buffer
+    (found,) = read_functions(module)
+    before, seen = run(module), Seen()
+    observation = LineObservation(found, seen, {}, sees_buffers=False, sees_results=True)
+    assert run(module) == before
+    assert seen.results == seen_results
+    observation.remove()
 
 
 def test_a_traceback_has_the_lines_of_the_file_and_no_frame_of_ours(tmp_path: Path) -> None:
