@@ -57,8 +57,9 @@ class FailedAllocation(JsonObject):
 
     ``failure_id`` is its number in the tables of failures; None if only these facts are known. ``times`` counts the
     errors from this one to the next that is recorded, until ``last_step``, and ``last_tried_bytes`` is the request of
-    the last of them: the one in PyTorch's message, if it ended the program. ``frames`` are file, line and function of
-    the program, innermost first; ``inputs`` the shapes of the outermost module's inputs. ``limit_frac`` is the share of
+    the last of them. ``ended_program`` is whether that one ended the program: then ``last_frames``, ``last_module_id``
+    and ``last_inputs`` are its own, if ``times`` is more than 1. ``frames`` are file, line and function of the program,
+    innermost first; ``inputs`` the shapes of the outermost module's inputs. ``limit_frac`` is the share of
     the GPU that the process may use. ``is_module_by_order`` is whether the module is that of the same request in a
     recorded step. With ``in_backward``, these are the line that called ``backward()``, and the module whose gradients
     were computed. ``is_training`` is the mode of the outermost module that was running.
@@ -101,6 +102,10 @@ class FailedAllocation(JsonObject):
     library: str = ""
     killed: KernelKill | None = None
     took_ns: int | None = None
+    ended_program: bool = False
+    last_frames: Annotated[tuple[tuple[str, int, str], ...], _FRAMES] = ()
+    last_module_id: int | None = None
+    last_inputs: Annotated[tuple[tuple[int, ...], ...], ListOf(ListOf(int), most=_MOST)] = ()
 
     def own_limit_bytes(self, capacity_bytes: int | None) -> int | None:
         """Return what the program lets PyTorch reserve; None if that is the whole GPU, of ``capacity_bytes``."""

@@ -31,6 +31,11 @@ from gpuledger.model.journal.journal import TORCH_ACTIONS, TORCH_STATES, Action,
 MOST_KEPT = 2
 """The first error and the worst: the one with the most allocated bytes."""
 
+_MUCH_WORSE = 1.01
+"""Ratio of allocated bytes above which an error replaces the worst one, or is recorded beside another of its step.
+
+cuDNN asks for one workspace after the other, and goes on without.
+"""
 _CALL = nn.Module._call_impl.__code__
 _OUTSIDE = ("torch", "gpuledger", "numpy")
 """Packages with frames that are not the program's."""
@@ -91,6 +96,18 @@ class Failures:
         finally:
             self._busy.release()
 
+    def ended_program(self, text: str, place: TracebackType | None) -> None:
+        """Note that an error with this text and traceback has ended the program, if it is the last that was seen."""
+        known: dict[str, Any] = self.facts[-1] if self.facts else {}
+        tried_bytes = known.get("last_tried_bytes") or known.get("tried_bytes")
+        if tried_bytes is None or f"Tried to allocate {_as_torch_writes(tried_bytes)}." not in text:
+            return
+        known["ended_program"] = True
+        if known["times"] > 1:
+            request = self._request(None, place)
+            known |= {f"last_{name}": request[name] for name in ("frames", "module_id", "inputs")}
+        self._journal.fact(oom=self.facts)
+
     def _count(self, facts: dict[str, Any], step: int) -> bool:
         if not self.facts:
             return True
@@ -102,10 +119,11 @@ class Failures:
     def _record(self, facts: dict[str, Any], step: int) -> None:
         allocated, allocations = _allocated(facts["device_idx"])
         is_worst = allocated > self._highest_bytes
-        ends_program = "library" in facts
-        if self.facts and not ends_program and not (is_worst and len(self.facts) < MOST_KEPT):
+        is_much_worse = allocated > _MUCH_WORSE * self._highest_bytes
+        is_second = is_worst and len(self.facts) < MOST_KEPT and (is_much_worse or self.facts[0]["step"] != step)
+        if self.facts and "library" not in facts and not is_second:
             self._count(facts, step)
-            if not (is_worst and allocated > 1.01 * self._highest_bytes):
+            if not is_much_worse or len(self.facts) < MOST_KEPT:
                 return
             replaced = self.facts.pop()  # this error was counted there
             self.facts[-1]["times"] += replaced["times"] - 1
@@ -284,6 +302,14 @@ def add_stacks(part: Part, number: int, device_idx: int, snapshot: dict[str, Any
 def _events_of(snapshot: dict[str, Any], device_idx: int) -> list[dict[str, Any]]:
     traces = snapshot.get("device_traces") or []
     return traces[device_idx] if device_idx < len(traces) else []
+
+
+def _as_torch_writes(size_bytes: int) -> str:
+    """Return a size as the allocator's errors have it."""
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if size_bytes > unit:
+            return f"{size_bytes / unit:.2f} {name}"
+    return f"{size_bytes} bytes"
 
 
 def _allocated(device_idx: int) -> tuple[int, int]:

@@ -13,7 +13,13 @@ from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.adapter.instrument import CannotInstrumentError, Observation, remove_all
 from gpuledger.collect.adapter.observer import fails_only
 from gpuledger.collect.flight.host_failures import facts_of, find_host_failure
-from gpuledger.collect.flight.library_failures import find_library_failure, last_error, linked
+from gpuledger.collect.flight.library_failures import (
+    find_gpu_failure,
+    find_library_failure,
+    last_error,
+    linked,
+    text_of,
+)
 
 
 class MemoryErrors:
@@ -26,12 +32,18 @@ class MemoryErrors:
     Args:
         happened: Called with the facts of each.
         step: Returns the number of steps that have ended.
+        ended: Called with text and traceback of the error of PyTorch's own allocator that ends the program.
     """
 
-    def __init__(self, happened: Callable[[dict[str, Any]], None], step: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        happened: Callable[[dict[str, Any]], None],
+        step: Callable[[], int],
+        ended: Callable[[str, TracebackType | None], None],
+    ) -> None:
         self.recorded: list[dict[str, Any]] = []
         """The facts of all memory errors, if there is no flight recorder."""
-        self._happened, self._step = happened, step
+        self._happened, self._step, self._ended = happened, step, ended
         self._newest: dict[int, tuple[int, int, int]] = {}
         """Thread -> its last exception by ``id``, its step, and the number of frames up to the outermost one."""
         self._seen = 0
@@ -93,8 +105,11 @@ class MemoryErrors:
         if was_seen and self._seen == 1:
             return
         facts = find_library_failure(error) or find_host_failure(error)
+        of_gpu = find_gpu_failure(error)
         if facts is not None:
             self._happened({**facts, **({"was_counted": True} if was_seen else {})})
+        elif of_gpu is not None:
+            self._ended(text_of(of_gpu), of_gpu.__traceback__)
 
 
 def _depth(place: TracebackType | None) -> int:

@@ -58,6 +58,11 @@ def find_library_failure(error: BaseException | None) -> dict[str, Any] | None:
     return None
 
 
+def find_gpu_failure(error: BaseException | None) -> BaseException | None:
+    """Return the out-of-memory error of PyTorch's own allocator that led to ``error``; None if there is none."""
+    return next((one for one in linked(error) if issubclass(type(one), torch.OutOfMemoryError)), None)
+
+
 def library_of(text: str, type_name: str) -> str:
     """Return the library that could not allocate GPU memory, according to an error; "" if the error is another."""
     status = _STATUS.search(text)

@@ -88,7 +88,8 @@ class Session:
         self._closing = RepeatedClosing(self.guard)
         flight = FlightRecorder(self.journal, self.registry, self.stacks, self.guard)
         self.flight = flight if settings.flight_recorder else None
-        self.memory_errors = MemoryErrors(self.ran_out_of_memory, lambda: self.steps.seen)
+        ended_by = flight.failures.ended_program
+        self.memory_errors = MemoryErrors(self.ran_out_of_memory, lambda: self.steps.seen, ended_by)
         self.steps = StepCounter(
             self.guard,
             before_optimizer=self._before_optimizer,

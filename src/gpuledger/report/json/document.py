@@ -97,6 +97,7 @@ def oom_document(rank: int, failure: OutOfMemory) -> dict[str, Any]:
         "in_backward": failure.in_backward,
         "is_capturing": failure.is_capturing,
         "inputs": [list(shape) for shape in failure.inputs],
+        "ending": None if failure.ending is None else asdict(failure.ending),
         "cause": None if failure.cause is None else asdict(failure.cause),
         "state": None if failure.state is None else asdict(failure.state),
         "besides": asdict(failure.besides),

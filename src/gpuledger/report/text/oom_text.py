@@ -73,8 +73,8 @@ def remedy_text(remedy: Remedy) -> str:
 
 
 def memory_texts(failure: OutOfMemory) -> list[str]:
-    """Return what held the memory, how much of that is known, what else did, and which free memory was of no use."""
-    return [*_held(failure), *_besides(failure), *_free(failure)]
+    """Return which error ended the program, what held the memory, what else did, and the free memory of no use."""
+    return [*_ended(failure), *_held(failure), *_besides(failure), *_free(failure)]
 
 
 def last_steps_table(failure: OutOfMemory) -> tuple[list[str], list[list[str]]]:
@@ -137,7 +137,11 @@ def _times(failure: OutOfMemory) -> list[str]:
     if failure.times <= 1:
         return []
     last = failure.last_tried_bytes
-    of_last = "" if last in (None, failure.tried_bytes) else f", the last one for {format_bytes(last)}"
+    of_last = (
+        ""
+        if last in (None, failure.tried_bytes) or failure.ending is not None
+        else f", the last one for {format_bytes(last)}"
+    )
     return [f"{counted(failure.times, 'error')} of this kind{of_last}"]
 
 
@@ -166,6 +170,20 @@ def _place(failure: OutOfMemory) -> list[str]:
     if failure.inputs and failure.module:
         parts.append(f"inputs {', '.join(' × '.join(f'{size:,}' for size in shape) for shape in failure.inputs)}")
     return parts
+
+
+def _ended(failure: OutOfMemory) -> list[str]:
+    """Return the request of the last of several errors, if it ended the program."""
+    last = failure.ending
+    if last is None or failure.times == 1 or last.tried_bytes is None:
+        return []
+    when = "" if last.step is None else f" in step {last.step:,}"
+    place = _place(
+        replace(failure, line=last.line, module=last.module, is_module_by_order=False, inputs=last.inputs, thread="")
+    )
+    return [
+        ", ".join([f"the last of them ended the program: {format_bytes(last.tried_bytes)} did not fit{when}", *place])
+    ]
 
 
 def _held(failure: OutOfMemory) -> list[str]:

@@ -23,13 +23,14 @@ from torch import nn
 from torch.autograd.variable import Variable
 
 from gpuledger.analyze.memory.failures.memory_map import read_memory_map
-from gpuledger.analyze.memory.failures.oom import Besides, explain_oom
+from gpuledger.analyze.memory.failures.oom import Besides, Ending, explain_oom
 from gpuledger.cli.main import main
 from gpuledger.collect.adapter import torch_private
 from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.memory import out_of_memory
 from gpuledger.model.journal.reading import read_journal
 from gpuledger.report.html.sections.failures import _failure as drawn_failure
+from gpuledger.report.json.document import oom_document
 from gpuledger.report.text.oom_text import memory_texts, request_text
 
 __all__ = ["card"]
@@ -144,6 +145,53 @@ def test_the_request_of_the_last_error_is_told(card: Callable[..., None], tmp_pa
     rank = recorded.rank()
     (found,) = explain_oom(rank)
     assert "3 errors of this kind, the last one for 24.0 MiB" in request_text(rank, found)
+
+
+def test_the_error_that_ended_the_program_has_its_own_place(card: Callable[..., None], tmp_path: Path) -> None:
+    """cuDNN goes on without a workspace. Steps later, the program's own request fails."""
+    recorded = Recorded(tmp_path)
+    card(snapshot([79 * 1024 * MIB], []), 79 * 1024 * MIB)
+    for step, size in ((4, 300), (4, 54), (9, 24)):
+        recorded.failures.happened({**FACTS, "tried_bytes": size * MIB}, step)
+
+    class Asking(nn.Module):
+        def forward(self, values: torch.Tensor) -> torch.Tensor:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 24.00 MiB. GPU 0 has")
+
+    try:
+        nn.Sequential(nn.Identity(), Asking())(torch.zeros(4, 32))
+    except torch.OutOfMemoryError as error:
+        recorded.failures.ended_program("CUDA out of memory. Tried to allocate 25.00 MiB. GPU", error.__traceback__)
+        assert not recorded.failures.facts[0].get("ended_program"), "another one"
+        recorded.failures.ended_program(str(error), error.__traceback__)
+    rank = recorded.rank()
+    (found,) = explain_oom(rank)
+    assert "300.0 MiB did not fit on cuda:0 in step 4" in request_text(rank, found)
+    assert request_text(rank, found).endswith("3 errors of this kind")
+    said = memory_texts(found)[0]
+    assert said.startswith(
+        "the last of them ended the program: 24.0 MiB did not fit in step 9, asked for at test_failures"
+    )
+    assert said.endswith("in forward, module Sequential.1, inputs 4 × 32")
+    assert oom_document(0, found)["ending"]["step"] == 9
+
+
+def test_one_error_that_ended_the_program_is_told_once(card: Callable[..., None], tmp_path: Path) -> None:
+    recorded = Recorded(tmp_path)
+    card(snapshot([79 * 1024 * MIB], []), 79 * 1024 * MIB)
+    recorded.failures.happened({**FACTS, "tried_bytes": 2048 * MIB}, 4)
+    recorded.failures.ended_program("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has", None)
+    (found,) = explain_oom(recorded.rank())
+    assert found.ending == Ending(2048 * MIB, 4, found.line, found.module, found.inputs)
+    assert not any("ended the program" in text for text in memory_texts(found))
+
+
+def test_two_errors_of_one_step_with_nearly_the_same_memory_are_one(card: Callable[..., None], tmp_path: Path) -> None:
+    recorded = Recorded(tmp_path)
+    for step, size in ((7, 79_000), (7, 79_001), (8, 79_002), (8, 79_003)):
+        card(snapshot([size * MIB], []), size * MIB)
+        recorded.failures.happened({**FACTS, "tried_bytes": 300 * MIB}, step)
+    assert [(one.step, one.times) for one in recorded.rank().manifest.oom] == [(7, 2), (8, 2)]
 
 
 def test_two_errors_in_one_step_have_each_its_own_map(card: Callable[..., None], tmp_path: Path) -> None:

@@ -147,11 +147,26 @@ def test_without_the_flight_recorder_the_free_memory_of_the_gpu_is_known(tmp_pat
 def test_an_error_of_an_earlier_line_is_not_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[dict[str, Any]] = []
     monkeypatch.setattr(sys, "last_exc", DistBackendError(NCCL), raising=False)
-    MemoryErrors(seen.append, lambda: 0).see_last()
+    MemoryErrors(seen.append, lambda: 0, lambda *_: None).see_last()
     assert [one["library"] for one in seen] == ["NCCL"]
     monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
-    MemoryErrors(seen.append, lambda: 0).see_last()
+    MemoryErrors(seen.append, lambda: 0, lambda *_: None).see_last()
     assert len(seen) == 1
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("Tried to allocate 2 bytes."), ValueError("bad")])
+@pytest.mark.parametrize("is_wrapped", [False, True])
+def test_only_an_error_of_the_allocator_is_told_as_the_one_that_ended_the_program(
+    error: Exception, is_wrapped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    last: Exception = error
+    if is_wrapped:
+        last = RuntimeError("training failed")
+        last.__cause__ = error
+    monkeypatch.setattr(sys, "last_exc", last, raising=False)
+    told: list[str] = []
+    MemoryErrors(lambda _: None, lambda: 0, lambda text, _place: told.append(text)).see_last()
+    assert told == ([str(error)] if isinstance(error, torch.OutOfMemoryError) else [])
 
 
 def test_python_keeps_the_exception_that_ends_a_program_until_its_exit_functions_run() -> None:

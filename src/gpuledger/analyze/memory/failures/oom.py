@@ -43,6 +43,17 @@ class Besides:
 
 
 @dataclass(frozen=True)
+class Ending:
+    """The request of the error that ended the program. ``line`` and ``module`` are "" if unknown."""
+
+    tried_bytes: int | None
+    step: int | None
+    line: str
+    module: str
+    inputs: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
 class OutOfMemory:
     """One failed allocation. Values are None if the device did not report them.
 
@@ -82,6 +93,8 @@ class OutOfMemory:
     """What else used the GPU's memory, with the flight recorder."""
     last_steps: tuple[StepMemory, ...] = ()
     """The counters at the end of the steps before, with the flight recorder."""
+    ending: Ending | None = None
+    """The last of the errors like this one, if it ended the program."""
 
 
 Gpus: TypeAlias = "Sequence[tuple[str, int]]"
@@ -140,8 +153,8 @@ def _explain(rank: Rank, failure: FailedAllocation, gpus: Gpus, *, replays: bool
         step=failure.step,
         times=failure.times,
         last_tried_bytes=failure.last_tried_bytes,
-        line=_line(failure),
-        module="" if failure.module_id is None else module_path(rank, failure.module_id),
+        line=_line(failure.frames),
+        module=_module(rank, failure.module_id),
         is_module_by_order=failure.is_module_by_order,
         state=state,
         library=failure.library,
@@ -152,6 +165,7 @@ def _explain(rank: Rank, failure: FailedAllocation, gpus: Gpus, *, replays: bool
         failure_id=failure.failure_id,
         is_kill=failure.killed is not None,
         last_steps=read_last_steps(rank, failure),
+        ending=_ending(rank, failure),
     )
     if state is None:
         return found
@@ -184,11 +198,26 @@ def _never_ended(rank: Rank) -> bool:
     return window is not None and window.last_step is None
 
 
-def _line(failure: FailedAllocation) -> str:
+def _ending(rank: Rank, failure: FailedAllocation) -> Ending | None:
+    """Return the request of the last error, if it ended the program."""
+    if not failure.ended_program:
+        return None
+    if failure.times == 1:
+        place = _line(failure.frames), _module(rank, failure.module_id), failure.inputs
+        return Ending(failure.tried_bytes, failure.step, *place)
+    place = _line(failure.last_frames), _module(rank, failure.last_module_id), failure.last_inputs
+    return Ending(failure.last_tried_bytes, failure.last_step, *place)
+
+
+def _module(rank: Rank, number: int | None) -> str:
+    return "" if number is None else module_path(rank, number)
+
+
+def _line(frames: Sequence[tuple[str, int, str]]) -> str:
     """Return ``file:line in function`` of the program's innermost frame."""
-    if not failure.frames:
+    if not frames:
         return ""
-    file, line, function = failure.frames[0]
+    file, line, function = frames[0]
     return f"{file.rpartition('/')[2]}:{line} in {function}"
 
 
