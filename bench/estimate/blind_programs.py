@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
 from environment import write_results
 
 from gpuledger import load
-from gpuledger.simulate.estimate.run import grown_after
+from gpuledger.simulate.estimate.steps.later_steps import grown_after
 
 KEPT = ("peak_allocated_bytes", "peak_reserved_bytes", "peak_process_bytes", "lower_bytes", "upper_bytes")
 

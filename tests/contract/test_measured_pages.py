@@ -38,7 +38,7 @@ TYPED = {
     "docs/coming-from/tbd-log.md": ["15.0 MiB", "18.0 MiB"],
     "docs/conv_algorithms.md": ["256×", "2×", "3×", "4×"],
     "docs/diff.md": ["25 %", "95 %"],
-    "docs/estimate-simulation.md": ["10 times", "100 times", "20 s"],
+    "docs/estimate-simulation.md": ["10 s", "10 times", "100 times", "20 s", "512 MiB", "90 %"],
     "docs/experiments/window.md": ["1.5 s", "100 ms", "30 s"],
     "docs/flight-recorder.md": ["0.1 %", "0.2 %", "0.5 %", "1 KiB", "1 MiB", "2 %", "2.5 ms", "20 ms", "50 ms"],
     "docs/format.md": ["1 MiB", "100 ms", "25 ms", "4 KiB"],

@@ -235,6 +235,8 @@ def _facts_of_steps(plan: StepPlan, rest: RestOfProgram | None, overlap_bytes: i
         "with_rest": rest is not None and rest.began,
         "shortened": rest is not None and rest.is_shortened,
         "varied": plan.varied,
+        "largest_of": plan.largest_of,
+        "has_largest": plan.has_largest,
         "still_to_come_bytes": still_to_come_bytes(plan.growth, None if rest is None else rest.longer) + overlap_bytes,
     }
 

@@ -43,6 +43,7 @@ from gpuledger.simulate.estimate.fit import (
     with_full_buffers,
     with_handled_errors,
 )
+from gpuledger.simulate.estimate.steps.later_steps import describe_batches, describe_later, grown_bytes_of
 from gpuledger.simulate.interval import compiled_errors
 from gpuledger.units import format_bytes
 
@@ -174,7 +175,7 @@ def estimate_program(
         outcome = follower(order, writer.directory, output, EXPECTED)
         refuse_failure(order.program, outcome)
         assumed = _follow_assumed(order, outcome, follower) if outcome["assumed"] else None
-        grown_bytes = _grown_bytes(outcome, writer.directory)
+        grown_bytes = grown_bytes_of(outcome, writer.directory)
         later_bytes = later_steps_bytes(grown_bytes)
         notes = (*outcome["notes"], *_describe(outcome, assumed, grown_bytes, later_bytes))
         found = finish(order, writer, notes, with_full_buffers(assumed, outcome, later_bytes))
@@ -290,44 +291,14 @@ def _describe_approximate(others: tuple[Fit, ...]) -> Iterator[str]:
         )
 
 
-def _grown_bytes(outcome: dict[str, Any], directory: Path) -> int:
-    """Return the growth of reserved memory after the third step, if later steps that can be larger are missing."""
-    if not _lacks_steps(outcome):
-        return 0
-    counters = read_journal(directory / "rank-0" / "journal").tables["counters"]
-    return grown_after(counters["step"].tolist(), counters["peak_reserved_bytes"].tolist())
-
-
-def grown_after(steps: Sequence[int], peak_bytes: Sequence[int], first_step: int = 3) -> int:
-    """Return how much a peak has grown since the end of a step; 0 if there was none.
-
-    Args:
-        steps: The step of each reading, in order. Readings of a step after its end have the same number.
-        peak_bytes: The peak of the program at each reading.
-        first_step: The step. Until then, any program grows: the states of its optimizer are new.
-    """
-    after = [peak for step, peak in zip(steps, peak_bytes, strict=True) if step >= first_step]
-    return max(after) - after[0] if after else 0
-
-
-def _lacks_steps(outcome: dict[str, Any]) -> bool:
-    """Return whether steps differ, and not all of them were simulated."""
-    return bool(outcome["varied"] and (outcome["ended"] == "steps" or outcome["shortened"]))
-
-
 def _describe(outcome: dict[str, Any], assumed: Assumed | None, grown_bytes: int, later_bytes: int) -> Iterator[str]:
     """Yield notes on steps that differ or are missing, and on the memory with other values than the assumed ones."""
     if not outcome["steps"]:
         made = [f" The optimizer of {place} took no step." for place in outcome.get("optimizers", ())]
         yield f"No training step was seen, so the estimate is of the whole program.{''.join(made)}"
     if outcome["varied"]:
-        more = " Larger steps after these are not included." * _lacks_steps(outcome)
-        if later_bytes:
-            more += (
-                f" Reserved memory grew by {format_bytes(grown_bytes)} after step 3, so the upper bound has "
-                f"{format_bytes(later_bytes)} for later steps."
-            )
-        yield f"The steps need different amounts of memory. {outcome['steps']} steps were simulated.{more}"
+        which, more = describe_batches(outcome), describe_later(outcome, grown_bytes, later_bytes)
+        yield f"The steps need different amounts of memory. {outcome['steps']} steps were simulated{which}.{more}"
     if assumed is not None:
         sizes = (assumed.least_reserved_bytes, assumed.largest_reserved_bytes)
         least, largest = ("unknown" if size is None else format_bytes(size) for size in sizes)

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import sys
-import time
 import weakref
-from collections import deque
-from collections.abc import Callable, Iterator
 from typing import Any
 
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.data import DataLoader
 
 from gpuledger.collect.steps.step_counter import StepCounter
 from gpuledger.simulate.estimate.growth import GrowthWatch, StepGrowth, describe_growth
+from gpuledger.simulate.estimate.steps.batches_ahead import Batches, BatchesAhead, count_of
 from gpuledger.simulate.estimate.waiting_optimizers import WaitingOptimizers
 from gpuledger.simulate.gpu.device import SimulatedDevice
 from gpuledger.simulate.gpu.patches import Patches
-from gpuledger.simulate.gpu.shortcuts import tensors_in
 from gpuledger.simulate.rest.longer import LongerLoops
 from gpuledger.simulate.rest.loop_lengths import LoopLengths
-from gpuledger.simulate.rest.rest import QuietLoader, RestOfProgram
+from gpuledger.simulate.rest.rest import RestOfProgram
 
 LEAST_STEPS, MOST_STEPS = 3, 24
 """Steps of an estimate with ``--steps auto``: if all are alike, and at most."""
@@ -34,13 +29,14 @@ _MOST_REQUESTS_TO_END = 5 * _MOST_REQUESTS
 _QUIET_STEPS = 8
 """Without a data loader, steps after the largest one until no larger one is expected."""
 _CHANGED = 1.005
-"""Ratio of two peaks, or of two batches' sizes, above which they differ."""
+"""Ratio of two peaks above which they differ."""
 _VARIED = 1.0005
 """Ratio of two steps' requested bytes above which they differ. Those of steps with equal inputs are equal."""
-_AHEAD_BATCHES, _AHEAD_S, _AHEAD_BYTES = MOST_STEPS, 1.0, 512 << 20
-"""Limits of batches that are read ahead: number, seconds and bytes."""
-_ALIKE_BATCHES, _SLOW_S = 3, 0.05
-"""If these first batches of a data loader are alike, and take this CPU time each, one is given again in the rest."""
+_REPLACED = 0.25
+"""Share of the second step's bytes in requests of sizes that the first one has not made, and the other way around.
+
+Above it, the two steps had inputs of other sizes.
+"""
 
 
 class StepPlan:
@@ -57,7 +53,7 @@ class StepPlan:
         """Bytes that each step requested."""
         self._steps = steps
         self._device = device
-        self._current: _BatchesAhead | None = None
+        self._current: BatchesAhead | None = None
         self._total_bytes = 0
         self._peaks: list[int] = []
         self._growth = GrowthWatch(device)
@@ -71,6 +67,16 @@ class StepPlan:
         self._lengths: LoopLengths | None = None
         self._requests = (0, 0)
         """The requests of memory until the last two steps ended."""
+        self._first_differed = False
+        """Whether the first step had inputs of other sizes than the second one."""
+        self._first_sizes: dict[int, int] = {}
+        device.sizes = {}
+        self.largest_of: tuple[int, int] | None = None
+        """The number of the loader's largest batches that followed, and of those that they were chosen from."""
+        self.has_largest = False
+        """Whether the batches of a loader differ in size, and a step had the largest one of an epoch."""
+        self._last_large: int | None = None
+        """The step of the last of the loader's largest batches, once they follow."""
 
     @property
     def grows(self) -> bool:
@@ -83,23 +89,39 @@ class StepPlan:
 
     @property
     def varied(self) -> bool:
-        """Return whether steps requested different amounts of memory. The first step differs in any program."""
+        """Return whether steps requested different amounts of memory. The first step requests others in any program."""
         settled = self.requested[1:]
-        return bool(settled) and max(settled) > min(settled) * _VARIED
+        return bool(settled) and (max(settled) > min(settled) * _VARIED or self._first_differed)
 
     def is_last(self, seen: int) -> bool:
         """Return whether the program can end now, after ``seen`` steps."""
         total_bytes = self._device.requested_bytes
         self.requested.append(total_bytes - self._total_bytes)
         self._total_bytes = total_bytes
+        self._see_sizes(seen)
         self._peaks.append(self._device.counters.peak_allocated_bytes)
         self._device.steps = seen
         self._requests = self._requests[1], self._device.counters.alloc_count
         self._growth.see(seen)
-        ends = self._ends_after(seen)
+        ends = self._ends_after(seen) if self._last_large is None else self._has_had_largest(seen)
+        if ends and self._gives_largest(seen):
+            return False
         if ends:
             self.has_ended, self.growth = True, self._growth.found(seen)
+            self.has_largest = self._current is not None and self._current.has_given_largest
         return ends
+
+    def _see_sizes(self, seen: int) -> None:
+        """Compare the sizes of the requests of the first two steps. Inputs of other sizes replace many of them.
+
+        In any program, the first step has some that do not follow, and the second one has those of work between steps.
+        """
+        sizes, self._device.sizes = self._device.sizes or {}, {} if seen == 1 else None
+        if seen == 2:
+            new_bytes = sum(total for size, total in sizes.items() if size not in self._first_sizes)
+            gone_bytes = sum(total for size, total in self._first_sizes.items() if size not in sizes)
+            self._first_differed = min(new_bytes, gone_bytes) > _REPLACED * sum(sizes.values())
+        self._first_sizes = sizes if seen == 1 else {}
 
     def see_later(self, seen: int) -> StepGrowth | None:
         """Return steady growth that began after the steps that were needed, when it is first known."""
@@ -165,7 +187,23 @@ class StepPlan:
         if self._current is not None and self._current.knows:
             return not self._current.has_larger and not self._may_reserve_more
         settled = self.requested[1:]
-        return not self.varied or len(settled) - 1 - settled.index(max(settled)) >= _QUIET_STEPS
+        is_quiet = len(settled) - 1 - settled.index(max(settled)) >= _QUIET_STEPS
+        return not self.varied or (is_quiet and not self._may_reserve_more)
+
+    def _gives_largest(self, seen: int) -> bool:
+        """Return whether the largest of the loader's other batches follow, instead of those that are next."""
+        if self._steps is not None or self._last_large is not None or self._current is None:
+            return False
+        next_batches = self._current.left
+        count = self._current.keep_largest(only_if_larger=seen >= self.most)
+        if count:
+            self._last_large, self.largest_of = seen + count, (count, next_batches)
+        return count > 0
+
+    def _has_had_largest(self, seen: int) -> bool:
+        """Return whether the largest batches were given, or the program has left their loop."""
+        left = self._current is not None and self._current.is_of_largest and self._current.left
+        return not left or self._last_large is None or seen >= self._last_large
 
     def install(self, patches: Patches, rest: RestOfProgram | None = None) -> None:
         """Notice optimizers. Read the sizes of data loaders' next batches, if the number of steps is not fixed.
@@ -178,123 +216,13 @@ class StepPlan:
         self._lengths = None if rest is None else rest.lengths
         if self._steps is None:
             plain = DataLoader.__iter__
-            known: weakref.WeakKeyDictionary[Any, _Batches] = weakref.WeakKeyDictionary()
+            known: weakref.WeakKeyDictionary[Any, Batches] = weakref.WeakKeyDictionary()
 
-            def batches(loader: Any) -> _BatchesAhead:
-                read = known.setdefault(loader, _Batches())
-                return _BatchesAhead(plain(loader), self._gave, rest, read, _count_of(loader))
+            def batches(loader: Any) -> BatchesAhead:
+                read = known.setdefault(loader, Batches())
+                return BatchesAhead(plain(loader), self._gave, rest, read, count_of(loader))
 
             patches.put(DataLoader, "__iter__", batches)
 
-    def _gave(self, batches: _BatchesAhead) -> None:
+    def _gave(self, batches: BatchesAhead) -> None:
         self._current = batches
-
-
-class _Batches:
-    """What is known of a data loader's batches."""
-
-    def __init__(self) -> None:
-        self._last: Any = None
-        self._kinds: set[Any] = set()
-        self._read = 0
-        self._read_s = 0.0
-
-    def read(self, batches: Iterator[Any]) -> Any:
-        """Return the next batch, and note what it is like."""
-        before_s = time.thread_time()
-        self._last = next(batches)
-        self._read_s += time.thread_time() - before_s
-        self._read += 1
-        tensors = list(tensors_in(self._last))
-        is_real = bool(tensors) and not any(isinstance(tensor, FakeTensor) for tensor in tensors)
-        self._kinds.add(tuple((tensor.shape, tensor.dtype) for tensor in tensors) if is_real else None)
-        return self._last
-
-    def again(self) -> Any:
-        """Return a batch for another one; None if the others can differ, or are read fast."""
-        is_alike = self._read >= _ALIKE_BATCHES and len(self._kinds) == 1 and None not in self._kinds
-        return self._last if is_alike and self._read_s > _SLOW_S * self._read else None
-
-
-def _count_of(loader: Any) -> int | None:
-    """Return the number of batches of a data loader; None if it is not known, as of an iterable."""
-    try:
-        return len(loader)
-    except (TypeError, NotImplementedError):
-        return None
-
-
-class _BatchesAhead:
-    """Iterates over a data loader, in its order, and knows the sizes of the next batches."""
-
-    def __init__(
-        self,
-        batches: Iterator[Any],
-        gave: Callable[[_BatchesAhead], None],
-        rest: RestOfProgram | None,
-        known: _Batches,
-        count: int | None,
-    ) -> None:
-        self.knows = False
-        self._batches = batches
-        self._known, self._count = known, count
-        self._rest = rest
-        self._read_count = 0
-        self._gave = gave
-        self._quiet = None if rest is None else QuietLoader(rest)
-        self._ahead: deque[tuple[Any, int]] = deque()
-        self._began = False
-        self._error: Exception | None = None
-        self._largest = 0
-
-    @property
-    def has_larger(self) -> bool:
-        """Return whether a larger batch follows than any until now."""
-        return any(size > self._largest * _CHANGED for _, size in self._ahead)
-
-    def __iter__(self) -> _BatchesAhead:
-        return self
-
-    def __next__(self) -> Any:
-        if not self._began:
-            self._began = True
-            self._read_ahead()
-        if self._quiet is not None and not self.has_larger and self._quiet.ends(sys._getframe(1)):
-            raise StopIteration
-        if not self._ahead and self._error is not None:
-            error, self._error = self._error, None
-            raise error
-        batch, size = self._ahead.popleft() if self._ahead else self._read()
-        self._largest = max(self._largest, size)
-        self._gave(self)
-        return batch
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._batches, name)
-
-    def _read(self) -> tuple[Any, int]:
-        is_rest = self._rest is not None and self._rest.began and self._count is not None
-        batch = self._known.again() if is_rest else None
-        if batch is None:
-            batch = self._known.read(self._batches)
-        elif self._read_count == self._count:
-            raise StopIteration
-        self._read_count += 1
-        return batch, sum(tensor.numel() * tensor.element_size() for tensor in tensors_in(batch))
-
-    def _read_ahead(self) -> None:
-        """Read batches until a limit. A batch that is on the GPU is not kept: it would change the estimate."""
-        deadline_s, total_bytes = time.monotonic() + _AHEAD_S, 0
-        while len(self._ahead) < _AHEAD_BATCHES and total_bytes < _AHEAD_BYTES and time.monotonic() < deadline_s:
-            try:
-                self._ahead.append(self._read())
-            except StopIteration:
-                break
-            except Exception as error:
-                self._error = error  # raised when the program gets there
-                break
-            batch, size = self._ahead[-1]
-            if not size or any(isinstance(tensor, FakeTensor) for tensor in tensors_in(batch)):
-                return
-            total_bytes += size
-        self.knows = len(self._ahead) > 1

@@ -102,6 +102,8 @@ class SimulatedDevice:
         """The most allocated bytes since this was set to 0."""
         self.requested_bytes = 0
         """Bytes of all requests until now."""
+        self.sizes: dict[int, int] | None = None
+        """Size of requests -> bytes of all of that size; None if they are not counted."""
         self.largest_request_bytes = math.inf
         """A larger request fails, whatever the allocator has."""
         self.limit_frac = 1.0
@@ -326,6 +328,8 @@ class SimulatedDevice:
             else:
                 address = self.allocator.malloc(size_bytes, stream)
             self.requested_bytes += size_bytes
+            if self.sizes is not None:
+                self.sizes[int(size_bytes)] = self.sizes.get(int(size_bytes), 0) + size_bytes
             if isinstance(size_bytes, Size) and address:
                 self.elsewhere.replace(number, size_bytes)
             return address

@@ -41,8 +41,8 @@ from gpuledger.simulate.estimate.fit import (
     peaks_on,
     with_full_buffers,
 )
-from gpuledger.simulate.estimate.run import grown_after
 from gpuledger.simulate.estimate.search import Trial, find_largest
+from gpuledger.simulate.estimate.steps.later_steps import grown_after
 from gpuledger.simulate.interval import (
     LEAST_EXCESS,
     category_spread,

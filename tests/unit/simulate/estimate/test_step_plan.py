@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -30,8 +31,10 @@ def device() -> SimulatedDevice:
     return SimulatedDevice(find_card("h200"), CachingAllocator())
 
 
-def followed(plan: StepPlan, device: SimulatedDevice, sizes: Sequence[int]) -> int:
-    """Return the number of steps that a plan follows, of steps that request these bytes."""
+def followed(plan: StepPlan, device: SimulatedDevice, sizes: Sequence[int], once_bytes: int = 0) -> int:
+    """Return the number of steps that a plan follows, of steps that request these bytes, and the first one others."""
+    if once_bytes:
+        device.malloc(once_bytes, "optimizer")
     for seen, size in enumerate(sizes, 1):
         device.allocator.free(device.malloc(size, "step"))
         if plan.is_last(seen):
@@ -41,7 +44,7 @@ def followed(plan: StepPlan, device: SimulatedDevice, sizes: Sequence[int]) -> i
 
 def test_three_steps_are_enough_if_they_are_alike(device: SimulatedDevice) -> None:
     plan = StepPlan(None, device)
-    assert followed(plan, device, [900, 100, 100, 100, 500]) == 3
+    assert followed(plan, device, [100, 100, 100, 100, 500], once_bytes=900) == 3
     assert not plan.varied
 
 
@@ -49,15 +52,53 @@ def test_a_fixed_number_is_kept(device: SimulatedDevice) -> None:
     assert followed(StepPlan(2, device), device, [900, 100, 300, 100]) == 2
 
 
-def test_changing_steps_are_followed_until_none_is_larger_for_eight(device: SimulatedDevice) -> None:
+def test_changing_steps_are_followed_until_none_is_larger_for_eight(
+    device: SimulatedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpuledger.simulate.estimate.step_plan._MOST_REQUESTS", 5)
     plan = StepPlan(None, device)
     assert followed(plan, device, [900, 100, 110, 160, *[120] * 20]) == 4 + 8
     assert plan.varied
     assert followed(StepPlan(None, device), device, range(100, 10_000, 100)) == MOST_STEPS
 
 
-def test_steps_that_differ_by_little_are_followed_too(device: SimulatedDevice) -> None:
+def test_changing_steps_are_followed_further_while_that_is_fast(device: SimulatedDevice) -> None:
+    """They may reserve more, because they leave gaps between blocks."""
+    plan = StepPlan(None, device)
+    assert followed(plan, device, [900, 100, 110, 160, *[120] * 40]) == MOST_STEPS
+
+
+def test_inputs_of_a_random_size_differ_if_two_are_alike(device: SimulatedDevice) -> None:
+    """The second and third one of the longest of some texts, for example. The first step tells that sizes change."""
+    plan = StepPlan(None, device)
+    assert followed(plan, device, [90_000, 100_000, 100_000, *[95_000] * 40], once_bytes=1000) == MOST_STEPS
+    assert plan.varied
+
+
+@pytest.mark.parametrize(
+    ("first", "later", "varied"),
+    [
+        ((100_000, 1000), (100_000, 1100), False),
+        ((100_000,), (100_000, 400_000), False),
+        ((100_000, 400_000), (100_000,), False),
+        ((100_000, 40_000), (100_000, 50_000), True),
+    ],
+    ids=["few others", "work between steps", "data before the first step", "other inputs"],
+)
+def test_the_first_step_had_other_inputs_if_many_sizes_are_replaced(
+    first: Sequence[int], later: Sequence[int], varied: bool, device: SimulatedDevice
+) -> None:
+    plan = StepPlan(None, device)
+    for seen in (1, 2, 3):
+        for size in first if seen == 1 else later:
+            device.allocator.free(device.malloc(size, "step"))
+        assert plan.is_last(seen) == (seen == 3 and not varied)
+    assert plan.varied == varied
+
+
+def test_steps_that_differ_by_little_are_followed_too(device: SimulatedDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     """Inputs of random sizes can be nearly alike in two steps."""
+    monkeypatch.setattr("gpuledger.simulate.estimate.step_plan._MOST_REQUESTS", 5)
     plan = StepPlan(None, device)
     sizes = [mib << 20 for mib in (900, 1000, 1001, 1400, *[1000] * 20)]
     assert followed(plan, device, sizes) == 4 + 8
@@ -122,6 +163,99 @@ def test_batches_of_different_sizes_are_followed_further_while_that_is_fast(
     assert train(alike, device, DataLoader(Lines([10] * 40), batch_size=1)) == 3
 
 
+def sizes_given(plan: StepPlan, device: SimulatedDevice, loader: Any, most: int = 10_000) -> list[int]:
+    """Return the sizes of the batches that a training gets, of at most so many in an epoch."""
+    got: list[int] = []
+    while True:
+        for batch in itertools.islice(loader, most):
+            got.append(int(batch.numel()))
+            device.allocator.free(device.malloc(batch.numel() * 4, "step"))
+            if plan.is_last(len(got)):
+                return got
+
+
+@pytest.mark.parametrize("requests", [5, 20_000])
+def test_the_largest_of_all_batches_follow_the_first_ones(
+    requests: int, device: SimulatedDevice, patches: Patches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The largest batch can be one of the last, and those of nearly its size leave gaps between blocks."""
+    monkeypatch.setattr("gpuledger.simulate.estimate.step_plan._MOST_REQUESTS", requests)
+    plan, first = StepPlan(None, device), 5 if requests == 5 else MOST_STEPS
+    plan.install(patches)
+    lengths = [10, 20, 30, *[10] * 30, 95, 50, *[10] * 100, 99, 80, 100, 91, 10]
+    assert sizes_given(plan, device, DataLoader(Lines(lengths), batch_size=1)) == [*lengths[:first], 95, 99, 100, 91]
+    assert plan.largest_of == (4, len(lengths) - first)
+    assert plan.has_largest
+
+
+@pytest.mark.parametrize(
+    ("lengths", "limit", "has"),
+    [
+        ([10, 30, *[10] * 22], 10_000, True),
+        ([10, 30, *[10] * 50], 10_000, True),
+        ([10, 30, *[10] * 50], 30, False),
+        ([10] * 50, 10_000, False),
+    ],
+    ids=["few", "many", "not all read", "alike"],
+)
+def test_whether_a_step_had_the_largest_batch_is_known_if_all_were_read(
+    lengths: list[int],
+    limit: int,
+    has: bool,
+    device: SimulatedDevice,
+    patches: Patches,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gpuledger.simulate.estimate.steps.batches_ahead._MORE_BATCHES", limit)
+    plan = StepPlan(None, device)
+    plan.install(patches)
+    train(plan, device, DataLoader(Lines(lengths), batch_size=1))
+    assert plan.has_largest == has
+
+
+def test_at_most_eight_of_the_largest_batches_follow(device: SimulatedDevice, patches: Patches) -> None:
+    plan = StepPlan(None, device)
+    plan.install(patches)
+    lengths = [*range(1, MOST_STEPS + 1), *[98] * 10, 100, *[99] * 3]
+    got = sizes_given(plan, device, DataLoader(Lines(lengths), batch_size=1))
+    assert got[MOST_STEPS:] == [98] * 4 + [100] + [99] * 3
+
+
+def test_batches_that_are_as_large_follow_few_steps(
+    device: SimulatedDevice, patches: Patches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gaps that they leave are not known yet. Of alike batches, they are."""
+    monkeypatch.setattr("gpuledger.simulate.estimate.step_plan._MOST_REQUESTS", 5)
+    plan = StepPlan(None, device)
+    plan.install(patches)
+    lengths = [10, 20, 30, *[10] * 30, 29, 12, 28]
+    loader = DataLoader(Lines(lengths), batch_size=1)
+    assert sizes_given(plan, device, loader) == [10, 20, 30, 10, 10, 29, 28]
+    smaller = StepPlan(None, device)
+    smaller.install(patches)
+    assert sizes_given(smaller, device, DataLoader(Lines([10, 20, 30, *[10] * 30]), batch_size=1)) == lengths[:3]
+
+
+@pytest.mark.parametrize("later", [30, 28], ids=["as large", "smaller"])
+def test_batches_that_are_no_larger_do_not_follow_many_steps(
+    later: int, device: SimulatedDevice, patches: Patches
+) -> None:
+    plan = StepPlan(None, device)
+    plan.install(patches)
+    lengths = [10, 20, 30, *[10] * 30, *[later] * 5]
+    assert len(sizes_given(plan, device, DataLoader(Lines(lengths), batch_size=1))) == MOST_STEPS
+    assert plan.largest_of is None
+
+
+def test_the_largest_batches_are_not_waited_for_in_a_later_epoch(device: SimulatedDevice, patches: Patches) -> None:
+    """The script can end its epochs before all batches were given."""
+    plan = StepPlan(None, device)
+    plan.install(patches)
+    lengths = [10, 20, 30, *[10] * 30, 95, 50, *[96] * 5]
+    got = sizes_given(plan, device, DataLoader(Lines(lengths), batch_size=1), most=MOST_STEPS + 2)
+    assert got == [*lengths[:MOST_STEPS], 95, 96, *lengths[:1]]
+
+
 class Rest:
     """Stands for the rest of a program in which nothing ends a loop."""
 
@@ -145,7 +279,7 @@ def test_batches_that_are_alike_are_read_once_in_the_rest(
     patches: Patches,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("gpuledger.simulate.estimate.step_plan._SLOW_S", slow_s)
+    monkeypatch.setattr("gpuledger.simulate.estimate.steps.batches_ahead._SLOW_S", slow_s)
     plan, rest = StepPlan(None, device), Rest()
     plan.install(patches, rest)  # type: ignore[arg-type]
     lines = Lines(lengths)

@@ -183,9 +183,9 @@ for step in range({steps}):
 """
 
 
-@pytest.mark.parametrize(("steps", "ends"), [(4, False), (11, False), (200, True)])
+@pytest.mark.parametrize(("steps", "ends"), [(4, False), (24, False), (200, True)])
 def test_a_note_on_different_steps_says_whether_others_may_follow(tmp_path: Path, steps: int, ends: bool) -> None:
-    """With 11 steps, the program ends after the last step that was needed."""
+    """With 24 steps, the program ends after the last step that was needed."""
     notes = estimate_of(tmp_path, _LENGTHENS.replace("{steps}", str(steps))).notes
     (note,) = (note for note in notes if note.startswith("The steps need different amounts of memory."))
     assert note.endswith("Larger steps after these are not included.") == ends
@@ -220,3 +220,33 @@ def test_the_upper_bound_has_more_for_later_steps_if_memory_grew_after_the_third
     for other in (whole, even):
         assert not [note for note in other.notes if "for later steps" in note]
         assert other.fit.upper_bytes < other.fit.process_bytes * 1.2
+
+
+_LOADED = """
+from torch import nn
+import torch
+rows = [10] * 40 + [4000, 20, 3900] + [10] * 5
+model = nn.Linear(64, 64).to("cuda")
+optimizer = torch.optim.SGD(model.parameters())
+loader = torch.utils.data.DataLoader(rows, batch_size=1, collate_fn=lambda some: torch.randn(some[0], 64))
+for batch in loader:
+    model(batch.to("cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_the_largest_batches_of_a_loader_are_simulated(tmp_path: Path) -> None:
+    """Those that are read first are alike, and say nothing of the others. With one that differs, all are read."""
+    alike = estimate_of(tmp_path, _LOADED)
+    assert alike.steps == 3
+    found = estimate_of(tmp_path, _LOADED.replace("[10] * 40", "[10, 12] * 20"))
+    (note,) = (note for note in found.notes if note.startswith("The steps need different amounts of memory."))
+    assert note.endswith(" 26 steps were simulated, with the largest 2 of the next 24 batches of the DataLoader.")
+    first = estimate_of(tmp_path, _LOADED.replace("[10] * 40", "[10, 4000] * 20"))
+    assert [
+        note
+        for note in first.notes
+        if note.endswith(" 24 steps were simulated, with the largest batch of the DataLoader.")
+    ]
+    assert found.peak_step == 25
