@@ -56,7 +56,7 @@ def _may_be_first(shape: Shape, outputs: Iterable[Shape]) -> bool:
     return any(known) or not known
 
 
-def relates_rows(shape: Shape, others: Iterable[Shape], lists: Iterable[Shape]) -> bool:
+def relates_rows(shape: Shape, others: Collection[Shape], lists: Collection[Shape]) -> bool:
     """Return whether other arguments of a call relate the rows of its input to each other, as the edges of a graph do.
 
     These rows are no samples: none can be left out.
@@ -64,11 +64,14 @@ def relates_rows(shape: Shape, others: Iterable[Shape], lists: Iterable[Shape]) 
     Args:
         shape: Sizes of the input, a matrix with a row for each node.
         others: Sizes of the other tensors; an adjacency matrix has as many rows and columns as the input has rows.
-        lists: Sizes of the other tensors of whole numbers; a list of edges has two rows, or two columns.
+        lists: Sizes of the other tensors of whole numbers; a list of edges has two rows, or two columns. Or there is
+            a list of the nodes where edges begin, and one of those where they end.
     """
     if len(shape) != 2:
         return False
-    return (shape[0], shape[0]) in others or any(_is_list_of_edges(sizes, shape[0]) for sizes in lists)
+    ends = [sizes for sizes in lists if len(sizes) == 1]
+    are_ends = len(ends) == 2 and ends[0] == ends[1] != shape[:1]
+    return are_ends or (shape[0], shape[0]) in others or any(_is_list_of_edges(sizes, shape[0]) for sizes in lists)
 
 
 def _is_list_of_edges(sizes: Sequence[int], rows: int) -> bool:

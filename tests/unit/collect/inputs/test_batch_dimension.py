@@ -43,6 +43,10 @@ def test_the_batch_is_what_inputs_and_outputs_share(
         ((100, 5), [(100,), (100, 2)], [(100,), (100, 2)], False),
         ((2, 5), [(2, 700)], [(2, 700)], False),  # a batch of two texts
         ((8, 30, 5), [(30, 30)], [], False),  # a mask
+        ((400, 32), [(3000,), (3000,)], [(3000,), (3000,)], True),  # where edges begin, and where they end
+        ((400, 32), [(3000,), (500,)], [(3000,), (500,)], False),
+        ((400, 32), [(400,), (400,)], [(400,), (400,)], False),
+        ((400, 32), [(900,), (400,), (900,), (400,)], [(900,), (400,), (900,), (400,)], False),  # words, and offsets
     ],
 )
 def test_edges_relate_rows(shape: Shape, others: list[Shape], whole: list[Shape], relates: bool) -> None:
