@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuledger.analyze.memory.instant import module_paths
 from gpuledger.analyze.overview.ranks import LEAST_BYTES, LEAST_FRAC
-from gpuledger.analyze.ranks.failures import FailedRank
+from gpuledger.analyze.ranks.failures import FailedRank, by_attempt
 from gpuledger.analyze.ranks.problems import failures_of, list_problems
 from gpuledger.analyze.ranks.reading import RankLine, open_summaries
 from gpuledger.analyze.ranks.spreads import RankSpread, RankSums
@@ -60,7 +60,8 @@ class RankSet:
     """All ranks of a run. ``matrix[i][j]`` are the bytes of ``categories[i]`` on ``lines[j]``.
 
     ``why_highest`` is where the rank with the highest peak exceeds ranks with the same coordinates, largest first.
-    ``energy_j`` is the energy of a step on all ranks; None unless every rank has one.
+    ``job`` are the ranks of the job, after a restart those of the last one. ``energy_j`` is the energy of a step on
+    them; None unless every one has it.
     ``failed`` are the ranks that failed, the first one first. ``whole_states`` is optimizer state that every rank holds
     whole although the weights that it belongs to are sharded. ``devices`` is the number of devices by their name, the
     most frequent first; several ranks can share one.
@@ -78,6 +79,7 @@ class RankSet:
     whole_weights: tuple[WholeWeight, ...]
     whole_states: tuple[WholeWeight, ...]
     energy_j: float | None
+    job: tuple[int, ...]
     waits: Waits | None
     problems: tuple[str, ...]
     failed: tuple[FailedRank, ...]
@@ -116,7 +118,8 @@ def build_rank_set(run: Run, ranks: Sequence[Rank] | None = None) -> RankSet | N
         _find_medians(connection)
         shared = any(one.name == "sharded_weight" for one in categories)
         highest = max(lines, key=lambda line: line.recorded_peak_allocated_bytes)
-        energies = [line.step_energy_j for line in lines]
+        job = _last_job(chosen, lines)
+        energies = [line.step_energy_j for line in lines if line.rank in job]
         return RankSet(
             lines=lines,
             categories=categories,
@@ -127,11 +130,19 @@ def build_rank_set(run: Run, ranks: Sequence[Rank] | None = None) -> RankSet | N
             whole_weights=_not_on_purpose(_whole(connection, "weight"), chosen[0])[:MOST_WHOLE] if shared else (),
             whole_states=_whole(connection, "optimizer_state", _EXPECTS_PARTS)[:MOST_WHOLE] if shared else (),
             energy_j=None if None in energies else sum(one for one in energies if one is not None),
+            job=job,
             waits=find_waits(chosen, lines),
             problems=problems,
             failed=failures_of(chosen),
             devices=_devices(chosen, lines),
         )
+
+
+def _last_job(ranks: Sequence[Rank], lines: Sequence[RankLine]) -> tuple[int, ...]:
+    """Return the ranks with a line; after a restart, only those of the last attempt that has some."""
+    have = {line.rank for line in lines}
+    attempts = [[rank.number for rank in members if rank.number in have] for members in by_attempt(ranks).values()]
+    return tuple([members for members in attempts if members][-1])
 
 
 def _devices(ranks: Sequence[Rank], lines: Sequence[RankLine]) -> tuple[tuple[str, int], ...]:

@@ -11,7 +11,7 @@ from gpuledger.analyze.ranks.rank_set import Outlier, RankSet
 from gpuledger.analyze.ranks.spreads import RankSpread
 from gpuledger.report.base.phrases import MISSING_OR_FAILED, column_unit, entry, percent
 from gpuledger.report.base.terminal import TextColumn, TextTable
-from gpuledger.units import counted, format_bytes, format_joules, format_ns
+from gpuledger.units import counted, format_bytes, format_joules, format_ns, name_ranks
 
 if TYPE_CHECKING:
     from gpuledger.analyze.ranks.waits import RankTime
@@ -47,9 +47,15 @@ def rank_set_entries(ranks: RankSet) -> list[tuple[str, tuple[str, ...]]]:
     found.append(("Energy", _energy(ranks)))
     devices = ", ".join(f"{count} × {name}" for name, count in ranks.devices[:MOST_DEVICES])
     count = counted(len({line.rank for line in ranks.lines}), "rank")
+    count += "" if _are_all(ranks) else f" ({len(ranks.job)} at a time)"
     on_cpu = all(line.device_idx < 0 for line in ranks.lines)
     found.append(("Ranks", (f"{count}, CPU tensors" if on_cpu else f"{count} on {devices}",)))
     return [(label, texts) for label, texts in found if texts]
+
+
+def _are_all(ranks: RankSet) -> bool:
+    """Return whether the ranks with a line are those of one job, without a restart."""
+    return {line.rank for line in ranks.lines} == set(ranks.job)
 
 
 def _highest(ranks: RankSet) -> tuple[str, ...]:
@@ -91,9 +97,10 @@ def _energy(ranks: RankSet) -> tuple[str, ...]:
     if not known:
         return ()
     if ranks.energy_j is None:
-        total = f"known on {len(known)} of {counted(len({line.rank for line in ranks.lines}), 'rank')}"
+        total = f"known on {len(known.keys() & set(ranks.job))} of {counted(len(ranks.job), 'rank')}"
     else:
-        total = f"{format_joules(ranks.energy_j)} per step on all ranks"
+        on = "all ranks" if _are_all(ranks) else name_ranks(ranks.job)
+        total = f"{format_joules(ranks.energy_j)} per step on {on}"
     if len(known) <= MOST_ENERGIES:
         return total, ", ".join(f"{format_joules(energy_j)} on rank {rank}" for rank, energy_j in known.items())
     least, most = min(known, key=known.__getitem__), max(known, key=known.__getitem__)

@@ -86,6 +86,21 @@ def test_energy_is_shown_on_each_rank(
     assert dict(rank_set_entries(rank_set(path)))["Energy"] == texts
 
 
+@pytest.mark.parametrize(
+    ("last_j", "total"), [(110.0, "200.00 J per step on ranks 2 and 3"), (None, "known on 1 of 2 ranks")]
+)
+def test_ranks_before_a_restart_are_none_of_the_job(last_j: float | None, total: str, tmp_path: Path) -> None:
+    path = make_summaries(tmp_path / "run", 4, 6, energies_j=(100.0, 120.0, 90.0, last_j))
+    for number in range(4):
+        place = path / f"rank-{number}" / "manifest.json"
+        place.write_text(json.dumps(json.loads(place.read_text()) | {"world": {"size": 2, "rank": number % 2}}))
+    ranks = rank_set(path)
+    entries = dict(rank_set_entries(ranks))
+    assert ranks.job == (2, 3)
+    assert entries["Ranks"] == ("4 ranks (2 at a time) on 4 × NVIDIA H200",)
+    assert entries["Energy"][0] == total
+
+
 def test_no_energy_is_shown_if_none_is_known(tmp_path: Path) -> None:
     path = make_summaries(tmp_path / "run", 3, 6, energies_j=(None,) * 3)
     assert "Energy" not in dict(rank_set_entries(rank_set(path)))
