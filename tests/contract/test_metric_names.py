@@ -102,7 +102,7 @@ def test_a_name_has_one_figure_wherever_it_stands(run: Run, tmp_path: Path) -> N
 def test_the_accounts_sum_to_the_recorded_peak(run: Run) -> None:
     document = json.loads(ask("show", run.path, "--json").stdout)
     assert sum(account["bytes"] for account in document["breakdown"]) == document["recorded_peak_allocated_bytes"]
-    assert "90.0 GiB" in summarize(run.rank()).notes[0]
+    assert "90.0 GiB" in summarize(run.rank()).outside_notes[0]
 
 
 def test_a_limit_on_the_peak_holds_for_the_whole_program(run: Run, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gpuledger.analyze.memory.graph_pools import graph_pool_notes
 from gpuledger.analyze.memory.instant import Instant, find_peak
 from gpuledger.analyze.memory.lifetimes import read_numbers
-from gpuledger.analyze.memory.peaks import AllocatorPeaks, allocator_peaks
+from gpuledger.analyze.memory.peaks import allocator_peaks
 from gpuledger.analyze.step.steps import StepTimes, step_times
 from gpuledger.analyze.step.work import work_note
 from gpuledger.model.energy_window import NOTES_WITHOUT_ENERGY
@@ -44,6 +44,27 @@ class Summary:
     step_time: StepTimes
     notes: tuple[str, ...]
 
+    @property
+    def outside_peaks(self) -> dict[str, int]:
+        """Return the peaks outside the recorded steps that are higher: ``allocated`` and ``reserved`` -> bytes."""
+        found = {}
+        if self.peak_allocated_bytes > self.recorded_peak_allocated_bytes:
+            found["allocated"] = self.peak_allocated_bytes
+        reserved, recorded = self.peak_reserved_bytes or 0, self.recorded_peak_reserved_bytes or 0
+        if self.device_idx >= 0 and recorded and reserved > LEAST_MORE_RESERVED * recorded:
+            found["reserved"] = reserved
+        return found
+
+    @property
+    def outside_notes(self) -> tuple[str, ...]:
+        """Return the notes on higher peaks outside the recorded steps, for views that do not show these beside ours."""
+        known = {"allocated": self.recorded_peak_allocated_bytes, "reserved": self.recorded_peak_reserved_bytes or 0}
+        return tuple(
+            f"Outside the recorded steps, up to {format_bytes(size)} were {word}, {format_bytes(size - known[word])} "
+            "more than in them."
+            for word, size in self.outside_peaks.items()
+        )
+
 
 def summarize(rank: Rank, device_idx: int | None = None) -> Summary:
     """Return the summary of one device; None selects the one with the highest peak.
@@ -64,7 +85,7 @@ def summarize(rank: Rank, device_idx: int | None = None) -> Summary:
         capacity_bytes=capacity_bytes(rank, device),
         instant=instant,
         step_time=step_times(rank),
-        notes=_notes(rank, peaks, device),
+        notes=_notes(rank, device),
     )
 
 
@@ -100,21 +121,9 @@ def _meshes(rank: Rank) -> list[str]:
     return [f"{text} Coordinates of ranks are those in {sizes[-1]}."]
 
 
-def _notes(rank: Rank, peaks: AllocatorPeaks, device_idx: int) -> tuple[str, ...]:
+def _notes(rank: Rank, device_idx: int) -> tuple[str, ...]:
     """Return the notes on a device, without the note on missing energy for CPU tensors."""
     notes = recording_notes(rank)
-    more_bytes = peaks.peak_allocated_bytes - peaks.recorded_peak_allocated_bytes
-    if more_bytes > 0:
-        notes.append(
-            f"Outside the recorded steps, up to {format_bytes(peaks.peak_allocated_bytes)} were allocated, "
-            f"{format_bytes(more_bytes)} more than in them."
-        )
-    reserved, recorded = peaks.peak_reserved_bytes or 0, peaks.recorded_peak_reserved_bytes or 0
-    if device_idx >= 0 and recorded and reserved > LEAST_MORE_RESERVED * recorded:
-        notes.append(
-            f"Outside the recorded steps, up to {format_bytes(reserved)} were reserved, "
-            f"{format_bytes(reserved - recorded)} more than in them."
-        )
     notes += graph_pool_notes(rank, device_idx)
     of_work = work_note(rank, device_idx)
     notes += [] if of_work is None else [of_work]

@@ -61,13 +61,18 @@ class RunView:
 
     @cached_property
     def rank_notes(self) -> tuple[tuple[int, str], ...]:
-        """Return rank and note of every device, and of the ranks without a device here that have the same note."""
+        """Return rank and note of every device, and of the ranks without a device here that have the same note.
+
+        Peaks outside the recorded steps stand beside the peak of the highest device.
+        """
         known = set(self.run.manifest.notes)
         of_devices = [(one.rank.number, note) for one in self.devices for note in one.summary.notes]
+        others = [one for one in self.devices if one is not self.highest]
+        of_devices += [(one.rank.number, note) for one in others for note in one.summary.outside_notes]
         of_devices = [(rank, note) for rank, note in of_devices if note not in known]
         shown, told = {one.rank.number for one in self.devices}, {note for _, note in of_devices}
-        others = [rank for rank in self.ranks if rank.number not in shown] if told else []
-        also = [(rank.number, note) for rank in others for note in recording_notes(rank) if note in told]
+        not_shown = [rank for rank in self.ranks if rank.number not in shown] if told else []
+        also = [(rank.number, note) for rank in not_shown for note in recording_notes(rank) if note in told]
         return (*of_devices, *also)
 
     def label_notes(self, notes: Iterable[tuple[int, str]]) -> tuple[str, ...]:

@@ -49,7 +49,7 @@ def _run_parts(run: Run) -> list[str]:
     titles = ("rank", "device", "recorded peak allocated", "recorded peak reserved", "step time", "peak at")
     parts.append(_table(titles, (_row(device.summary) for device in view.devices)))
     parts += [timeline_svg(view.highest.timeline), *_category_parts(view.highest.breakdown)]
-    return [*parts, *_notes(view.notes)]
+    return [*parts, *_notes((*view.notes, *view.highest.summary.outside_notes))]
 
 
 def _watched_part(run: Run) -> str:

@@ -54,7 +54,7 @@ def show_document(view: RunView) -> dict[str, Any]:
     """
     document = _device_document(view.highest)
     document["exit_status"], document["signal"] = view.run.manifest.exit_status, view.run.manifest.signal
-    document["notes"] = list(view.notes)
+    document["notes"] = [*view.notes, *view.highest.summary.outside_notes]
     document["out_of_memory"] = [oom_document(rank.number, failure) for rank, failure in view.out_of_memory]
     document["problems"] = list(view.problems)
     document["growth"] = [growth_document(growth) for growth in view.growth]
@@ -163,7 +163,7 @@ def _device_document(view: DeviceView) -> dict[str, Any]:
         "fusions": [asdict(one) for one in view.fusions] if view.options.group_by == "fusion" else [],
         "findings": [{**asdict(one), "fits": view.fits(one.peak_after_bytes)} for one in view.findings],
         "loop": None if view.loop is None else asdict(view.loop),
-        "notes": list(summary.notes),
+        "notes": [*summary.notes, *summary.outside_notes],
     }
 
 

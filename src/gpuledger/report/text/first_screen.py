@@ -118,7 +118,9 @@ def memory_text(device: DeviceView) -> str:
 def _memory(view: RunView, terminal: Terminal) -> list[str]:
     device = view.highest
     title = instant_title(device.breakdown.instant, device.options.step)
-    lines = entry(terminal, title, memory_text(device), cells=CELLS)
+    sizes = [f"{format_bytes(size)} {word}" for word, size in device.summary.outside_peaks.items()]
+    outside = [f"outside the recorded steps: up to {', '.join(sizes)}"] if sizes else []
+    lines = entry(terminal, title, memory_text(device), *outside, cells=CELLS)
     if view.imbalance is not None:
         lines += entry(terminal, "Ranks", imbalance_line(view.imbalance), cells=CELLS)
     return lines

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from synthetic import make_run
 from synthetic_work import load_timed
 
 from gpuledger.analyze.overview.summary import summarize
+from gpuledger.cli.main import main
 from gpuledger.model.imported import rows_to_table
 from gpuledger.model.manifest import read_json
 from gpuledger.model.run import read_run, write_table
 from gpuledger.model.run_directory import write_json
+from gpuledger.units import format_bytes
 
 MIB = 1 << 20
 WINDOW = {"first_step": 1, "last_step": 3, "asked": [1, 3]}
@@ -49,8 +53,16 @@ def test_memory_outside_the_recorded_steps_is_told_with_the_difference(tmp_path:
     rows = rank.table("counters").to_pylist()
     higher = rows[-1] | {"peak_allocated_bytes": recorded_bytes + 3 * MIB}
     write_table(rank.directory, rows_to_table("counters", [*rows[:-1], higher]), "counters")
-    notes = summarize(read_run(tmp_path / "one.ledger").rank(), 0).notes
+    notes = summarize(read_run(tmp_path / "one.ledger").rank(), 0).outside_notes
     assert [note for note in notes if note.endswith("were allocated, 3.0 MiB more than in them.")]
+    shown = CliRunner().invoke(main, ["show", str(tmp_path / "one.ledger")])
+    size = format_bytes(recorded_bytes + 3 * MIB)
+    first, second = shown.stdout.splitlines()[:2]
+    assert first.startswith("Peak memory")
+    assert second.strip().startswith(f"outside the recorded steps: up to {size} allocated")
+    assert "Outside the recorded steps" not in shown.output
+    document = json.loads(CliRunner().invoke(main, ["show", str(tmp_path / "one.ledger"), "--json"]).stdout)
+    assert set(notes) <= set(document["notes"])
 
 
 @pytest.mark.parametrize(("frac", "is_told"), [(1.02, False), (2, True)])
@@ -61,5 +73,5 @@ def test_segments_that_came_after_the_recorded_steps_are_told(tmp_path: Path, fr
     rows = rank.table("counters").to_pylist()
     higher = rows[-1] | {"peak_reserved_bytes": int(frac * recorded_bytes)}
     write_table(rank.directory, rows_to_table("counters", [*rows[:-1], higher]), "counters")
-    notes = summarize(read_run(tmp_path / "one.ledger").rank(), 0).notes
+    notes = summarize(read_run(tmp_path / "one.ledger").rank(), 0).outside_notes
     assert any("were reserved, " in note for note in notes) == is_told

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def _data(device: DeviceView, page: Page) -> dict[str, Any]:
     if page.view.rank_set is not None:
         return {"notes": list(page.view.notes)}
-    notes = (*page.view.problems, *page.view.run.manifest.notes, *device.summary.notes)
+    notes = (*page.view.problems, *page.view.run.manifest.notes, *device.summary.notes, *device.summary.outside_notes)
     return {"notes": list(dict.fromkeys(notes))}
 
 
