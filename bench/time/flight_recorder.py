@@ -8,7 +8,9 @@ inside a training. A round has one block of each kind, in random order; a figure
 ``cpu_ratio`` compares the process's CPU time until the last step of a block was launched: other work of the host does
 not change it as much as the wall time. Also measures the host memory that the recorder uses. Ends within 320 s.
 
-Usage: python bench/time/flight_recorder.py --out bench/time/results/h200/flight_recorder.json
+With ``--only NAME``, one model is measured for three times as long.
+
+Usage: python bench/time/flight_recorder.py --out bench/time/results/h200/flight_recorder.json [--only NAME]
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ from gpuledger.collect.flight.step_counters import HOST_FRAC, CudaCounters, Step
 from gpuledger.collect.passes.outcomes import LaterMeasurement
 
 BLOCK_S = 0.08
-EACH_S = 33.0
+EACH_S, ALONE_S = 33.0, 100.0
+"""Seconds for each model, and for one that is measured alone."""
 FILL_S = 4.0
 """Longest time of a model until the ring is full."""
 NOTHING, RING, RECORDER = KINDS = ("nothing", "ring", "recorder")
@@ -140,9 +143,9 @@ def allocations() -> int:
     return int(torch.cuda.memory_stats()["allocation.all.allocated"])
 
 
-def measure(name: str, directory: Path) -> dict[str, Any]:
+def measure(name: str, directory: Path, each_s: float) -> dict[str, Any]:
     """Return the ratios of one model's blocks, and host memory."""
-    until_s = time.perf_counter() + EACH_S
+    until_s = time.perf_counter() + each_s
     workload = MODELS[name].build("cuda", small=False, batch_size=0)
     one_s = min(steps_of(workload, 3)[0] / 3 for _ in range(3))
     count = max(int(BLOCK_S / one_s), 2)
@@ -226,7 +229,7 @@ def main() -> None:
     results: dict[str, Any] = {}
     for name in names_in_time(EIGHT, arguments.only, 280):
         with tempfile.TemporaryDirectory() as directory:
-            found = results[name] = measure(name, Path(directory))
+            found = results[name] = measure(name, Path(directory), ALONE_S if arguments.only else EACH_S)
         ring = found["ring"]
         ratios = f"x {found['ratio']:.4f}, CPU x {found['cpu_ratio']:.4f}, ring x {ring['ratio']:.4f}"
         kept = f"{ring['event_ns']:.0f} ns an event, ring kept: {ring['is_kept']}"

@@ -13,7 +13,7 @@ from pages.overhead import measured_models
 from pages.results import MIB, Results, about, percent, read, table, when, wrap
 
 FLIGHT = "time/results/h200/flight_recorder.json"
-FLIGHT_AGAIN = "time/results/h200/flight_recorder_neumf.json"
+FLIGHT_AGAIN = [f"time/results/h200/flight_recorder_{name}.json" for name in ("neumf",)]
 """The model that was measured again, after the recorder had changed."""
 FLIGHT_ON_CPU = "time/results/cpu/flight_recorder.json"
 STACKS = "time/results/h200/history_stacks.json"
@@ -163,9 +163,9 @@ def parts_of(parts_us: dict[str, float]) -> str:
 
 def measured_again(limited_by: dict[str, str]) -> list[str]:
     """Return what was measured after the recorder had changed, in words."""
-    results = read(FLIGHT_AGAIN)
+    every = [read(name) for name in FLIGHT_AGAIN]
     found = []
-    for name, one in results["models"].items():
+    for name, one in sorted(item for results in every for item in results["models"].items()):
         least, most = median_interval(np.asarray(one["ratios"]))
         verdict = _verdict(one["ratios"], MOST[limited_by[name]])
         found.append(
@@ -174,7 +174,7 @@ def measured_again(limited_by: dict[str, str]) -> list[str]:
         )
     return wrap(
         f"Measured again, because the recorder decides less often since then: {'; '.join(found)}",
-        f"({when(results, 'time/flight_recorder.py')}).",
+        f"({when(every[0], 'time/flight_recorder.py')}).",
     )
 
 
