@@ -57,11 +57,17 @@ def test_buckets_are_communication() -> None:
 def test_buckets_that_are_the_gradients_are_gradients() -> None:
     run = train(views=True)
     assert run.bytes_of("communication") == 0
-    buckets = run.of("gradient")
+    buckets = [b for b in run.of("gradient") if b.phase != "backward"]
     assert [(b.bytes, b.kept) for b in buckets] == [(WEIGHT_BYTES, False), (WEIGHT_BYTES, True)]
     assert {(b.module, b.name) for b in buckets} == {
         ("DistributedDataParallel", "")
     }  # the module around all of their parameters
+    copied = [b for b in run.of("gradient") if b.phase == "backward"]
+    assert sorted({(b.name, b.bytes) for b in copied}) == [
+        *(("0.bias", 4 * 64), ("0.weight", 4 * 64 * 64)),
+        *(("2.bias", 4 * 8), ("2.weight", 4 * 64 * 8)),
+    ]
+    assert (len(copied), [b for b in copied if b.kept]) == (3 * 4, [])
 
 
 @pytest.mark.parametrize("kind", ["fp16", "PowerSGD"])

@@ -81,7 +81,7 @@ def test_two_ranks_are_one_run(launcher: str, tmp_path: Path) -> None:
     assert list(inputs) == INPUTS
     assert [(rank.directory / "blocks").exists() for rank in run.ranks] == kept
     shown = CliRunner().invoke(main, ["show", str(run.path)]).output
-    assert "2 ranks on" in shown
+    assert "2 ranks, CPU tensors" in shown
 
 
 @pytest.mark.parametrize(("launcher", "status"), [("torchrun", 1), ("mpich", 7), ("openmpi", 7), ("srun", 7)])

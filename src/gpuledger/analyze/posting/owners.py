@@ -295,11 +295,11 @@ def _identities(
     """Return the observed identity of each block: of several, the first in the order of the identities.
 
     The first observation of that identity gives name and module. If tensors of several modules share the block (a
-    bucket, a flat parameter), it belongs to the module around them and has no name. A weight outside of modules that
-    stands in for a parameter has its name and module, and so have its gradient and state. ``module_id`` is that of the
-    allocation, which a block without an identity keeps. Such a block outside of modules has the name, and the
-    module, of the first attribute or variable that was seen to hold it. An input has such a name, too, and so has
-    optimizer state of several weights.
+    bucket, a flat parameter), it belongs to the module around them and has no name, as gradients of one module that
+    share it. A weight outside of modules that stands in for a parameter has its name and module, and so have its
+    gradient and state. ``module_id`` is that of the allocation, which a block without an identity keeps. Such a block
+    outside of modules has the name, and the module, of the first attribute or variable that was seen to hold it. An
+    input has such a name, too, and so has optimizer state of several weights.
     """
     kind = np.full(lives.address.size, NO_IDENTITY, dtype=np.int8)
     name = np.full(lives.address.size, -1, dtype=np.int64)
@@ -332,6 +332,8 @@ def _identities(
             kind[row], name[row], owner[row] = what, called, module
         elif what == kind[row] and what != Identity.INPUT and module != owner[row]:
             name[row], owner[row] = -1, shared.of(int(owner[row]), module)
+        elif what == kind[row] and what in (Identity.GRADIENT, Identity.SHARDED_GRADIENT) and called != name[row]:
+            name[row] = -1
     is_held = (kind == NO_IDENTITY) & (module_id < 0) & (held >= 0)
     is_of_several = (kind == Identity.OPTIMIZER_STATE) & (owner < 0) & (held >= 0)
     is_named = is_held | (((kind == Identity.INPUT) | is_of_several) & (name < 0))

@@ -68,6 +68,18 @@ def test_what_backward_computes_for_a_weight_is_its_gradient(views: bool, to_non
         assert not any(block.kept for block in made)
 
 
+def test_a_bucket_with_weight_and_bias_has_the_name_of_neither() -> None:
+    def program(_: object) -> object:
+        model = DistributedDataParallel(nn.Linear(64, 64), gradient_as_bucket_view=True)
+        model.register_comm_hook(None, noop_hook)
+        train(model)
+        return model
+
+    (bucket,) = [block for block in record_own(program).of("gradient") if block.kept]
+    assert (bucket.name, bucket.bytes) == ("", MATRIX + 4 * 64)
+    assert bucket.module == "DistributedDataParallel"
+
+
 def test_nothing_is_hooked_after_the_recording(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[object] = []
     see = BucketViews._see
