@@ -79,7 +79,8 @@ def find_rates(rank: Rank, device_idx: int | None = None) -> Rates | None:
     path = module_paths(rank).get(inputs.module_id, "") or "the outermost module"
     kinds = _call_kinds(rank, device_idx)
     is_of_text = keeps_growing(rank.manifest.calls) or (inputs.tokens and checks_proposals(rank.manifest.calls))
-    is_known = bool(batch) and not kinds and not is_of_text and _has_one_batch(rank) and _knows_replays(rank)
+    is_of_steps = _has_one_batch(rank) and _is_called_in_steps(rank) and _knows_replays(rank)
+    is_known = bool(batch) and not kinds and not is_of_text and is_of_steps
     samples = (inputs.step_samples or batch) if is_known else None
     return Rates(
         batch=batch,
@@ -104,6 +105,19 @@ def _has_one_batch(rank: Rank) -> bool:
     for first, last, rows, _ in rank.manifest.calls:
         steps[rows] += last - first + 1 - sum(first <= step <= last for step in failed)
     return not steps or steps[inputs.batch] >= SAME_FRAC * steps.total()
+
+
+def _is_called_in_steps(rank: Rank) -> bool:
+    """Return whether most of the recorded steps called the module whose input is known.
+
+    A program can call parts of a model in each step, and an encoder once for many of them.
+    """
+    window, calls = rank.manifest.window, rank.manifest.calls
+    if not calls or window is None or window.last_step is None:
+        return True
+    steps = range(window.first_step, window.last_step + 1)
+    called = {step for step in steps if any(first <= step <= last for first, last, _, _ in calls)}
+    return 2 * len(called) > len(steps)
 
 
 def _knows_replays(rank: Rank) -> bool:

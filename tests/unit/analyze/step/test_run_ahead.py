@@ -262,6 +262,21 @@ def test_rates_of_such_a_program_use_the_gpus_time() -> None:
 
 @pytest.mark.parametrize(
     ("calls", "is_known"),
+    [(((1, 1, 24, -1), (3, 3, 24, -1)), True), (((2, 2, 24, -1),), False), ((), True)],
+)
+def test_a_module_that_most_steps_do_not_call_has_no_rate(calls: Calls, is_known: bool) -> None:
+    """Such as an encoder that is called once for all words of a translation."""
+    rank = recorded(SimulatedGpu(launch_ns=2 * MS, kernel_ns=MS, waits=True), energy=True)
+    inputs = replace(present(rank.manifest.inputs), shape=(24, 64))
+    window = replace(present(rank.manifest.window), first_step=1, last_step=3)
+    rank = replace(rank, manifest=replace(rank.manifest, calls=calls, inputs=inputs, window=window))
+    rates = present(find_rates(rank))
+    assert (rates.samples_per_s is not None) is is_known
+    assert rates.step_samples == (24 if is_known else None)
+
+
+@pytest.mark.parametrize(
+    ("calls", "is_known"),
     [(((1, 4, 65536, 1),), True), (((1, 1, 65536, 512), (2, 4, 65536, 64)), False)],
 )
 def test_replays_have_a_batch_if_all_calls_had_one(
