@@ -137,7 +137,8 @@ class Holder(JsonObject):
     elements or autograd nodes, ``more`` how many it has gained. ``content`` is graph (tensors that keep their graphs),
     tensor, exception or "". It is data for one tensor, array, bytes or text, with its bytes as ``length``. ``bound`` is
     the largest number of elements that it keeps, None if there is no limit. ``element_bytes`` and ``element_tensors``
-    are what one keeps alive, 0 if that is not known.
+    are what one keeps alive, 0 if that is not known, and ``element_unused_bytes`` are those that are not values of its
+    tensors, as the other rows of a storage of which a tensor is one row.
     """
 
     kind: str
@@ -150,6 +151,12 @@ class Holder(JsonObject):
     bound: int | None = None
     element_bytes: int = 0
     element_tensors: float = 0.0
+    element_unused_bytes: int = 0
+
+    @property
+    def keeps_more_than_values(self) -> bool:
+        """Return whether most of what an element keeps are not values of its tensors."""
+        return 2 * self.element_unused_bytes > self.element_bytes > 0
 
     @property
     def shown_name(self) -> str:

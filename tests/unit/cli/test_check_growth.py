@@ -95,6 +95,20 @@ def test_a_container_that_is_full_before_memory_ends_passes(bound: int, exit_cod
     assert (shown["ok"], shown["growth"][0]["holder"]["bound"]) == (exit_code == 0, bound)
 
 
+@pytest.mark.parametrize(("unused_kib", "is_told"), [(8 * 1024 - 4, True), (2 * 1024, False)])
+def test_elements_with_few_values_in_large_storages_are_told(unused_kib: int, is_told: bool, tmp_path: Path) -> None:
+    """Such as the first row of each batch, which keeps the batch."""
+    run = run_with(tmp_path / "a.ledger", 8 * MIB, 80)
+    holder = {"kind": "list", "name": "rows", "length": 40, "more": 20, "content": "tensor", "element_bytes": 8 * MIB}
+    first = {"step": 20, "took_ns": 1, "is_complete": True}
+    last = {**first, "step": 40, "holder": {**holder, "element_unused_bytes": unused_kib << 10}}
+    text = " ".join(check(with_facts(run, censuses=[first, last])).output.split())
+    assert "held by list rows, 40 elements of tensors" in text
+    said = "each with 4.0 KiB of values in a storage of 8.0 MiB (keep a clone() instead)"
+    assert (said in text) == is_told
+    assert ("clone()" in text) == is_told
+
+
 def with_facts(run: Path, **facts: object) -> Path:
     """Return a run with other facts in the manifest of its rank."""
     place = read_run(run).ranks[0].directory / "manifest.json"

@@ -45,7 +45,7 @@ device_number: Callable[[Tensor], int] = _TENSOR["get_device"]
 storage_of: Callable[[Tensor], torch.UntypedStorage] = _TENSOR["untyped_storage"]
 _data_address_of: Callable[[Tensor], int] = _TENSOR["data_ptr"]
 _offset_of: Callable[[Tensor], int] = _TENSOR["storage_offset"]
-_itemsize_of: Callable[[Tensor], int] = _TENSOR["element_size"]
+itemsize_of: Callable[[Tensor], int] = _TENSOR["element_size"]
 is_floating: Callable[[Tensor], bool] = _TENSOR["is_floating_point"]
 is_complex: Callable[[Tensor], bool] = _TENSOR["is_complex"]
 
@@ -131,7 +131,7 @@ def storage_address(tensor: Tensor) -> int:
             return 0  # reading its address prints a warning
     try:
         address = _data_address_of(tensor)
-        return address - _offset_of(tensor) * _itemsize_of(tensor) if address else 0
+        return address - _offset_of(tensor) * itemsize_of(tensor) if address else 0
     except (RuntimeError, NotImplementedError):  # functional and wrapper tensors raise
         return 0
 

@@ -70,6 +70,7 @@ class _Grown:
         one = self.named
         words = {"kind": one.kind, "name": one.name, "where": one.where, "path": one.path, "length": one.size}
         sizes = {"element_bytes": self.element.bytes, "element_tensors": self.element.tensors}
+        sizes["element_unused_bytes"] = self.element.unused_bytes
         return {**words, "more": self.more, "content": one.content, "bound": one.bound, **sizes}
 
 

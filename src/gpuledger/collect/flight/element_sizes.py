@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import math
 import sys
 from collections import Counter, deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodType, ModuleType, TracebackType
 from typing import Any, NamedTuple
 
 import torch
 
-from gpuledger.collect.adapter.program_objects import attributes_of, device_of, is_exactly, is_tensor, storage_of
+from gpuledger.collect.adapter.program_objects import (
+    attributes_of,
+    device_of,
+    is_exactly,
+    is_tensor,
+    itemsize_of,
+    known_sizes,
+    storage_of,
+)
 from gpuledger.collect.flight.time_limit import CHECK_EVERY, TimeLimit
 
 SAMPLE = 4
@@ -40,13 +49,15 @@ _KNOWN = (list, tuple, dict, set, frozenset, deque, FunctionType)
 class Data:
     """A tensor, an array, bytes or text. ``key`` is that of the memory; ``prefix`` are the first bytes of the values.
 
-    ``prefix`` is None if it cannot be read without the GPU, and empty if all of it is one value.
+    ``prefix`` is None if it cannot be read without the GPU, and empty if all of it is one value. ``used_bytes`` are
+    those of a tensor's own values: of a view, the memory has others, too.
     """
 
     key: int
     size_bytes: int
     prefix: bytes | None
     is_tensor: bool = False
+    used_bytes: int = 0
 
 
 def data_of(value: Any) -> Data | None:
@@ -93,10 +104,14 @@ def last_elements(container: Any, count: int) -> list[Any]:
 
 
 class ElementSize(NamedTuple):
-    """Mean bytes and mean number of tensors that one element keeps, and no other of its container. 0 if unknown."""
+    """Mean bytes and mean number of tensors that one element keeps, and no other of its container. 0 if unknown.
+
+    ``unused_bytes`` are those of its tensors' storages that are not values of these tensors.
+    """
 
     bytes: int = 0
     tensors: float = 0.0
+    unused_bytes: int = 0
 
 
 def size_of_element(container: Any, limit: TimeLimit) -> ElementSize:
@@ -119,7 +134,8 @@ def size_of_element(container: Any, limit: TimeLimit) -> ElementSize:
     own = [data for key, data in found.items() if owners[key] == 1 or len(last) == 1]
     mean_bytes = sum(data.size_bytes for data in own) // len(last)
     tensors = sum(data.is_tensor for data in own) / len(last)
-    return ElementSize(max(mean_bytes, PLACE_BYTES if is_known else 0), tensors)
+    unused_bytes = sum(data.size_bytes - data.used_bytes for data in own if data.is_tensor) // len(last)
+    return ElementSize(max(mean_bytes, PLACE_BYTES if is_known else 0), tensors, unused_bytes)
 
 
 def _data_below(top: Any, limit: TimeLimit) -> tuple[dict[int, Data], bool]:
@@ -137,7 +153,8 @@ def _data_below(top: Any, limit: TimeLimit) -> tuple[dict[int, Data], bool]:
         seen.add(id(value))
         data = data_of(value)
         if data is not None:
-            found[data.key] = data
+            before = found.get(data.key, replace(data, used_bytes=0))
+            found[data.key] = replace(data, used_bytes=min(before.used_bytes + data.used_bytes, data.size_bytes))
         elif not issubclass(type(value), _NOT_FOLLOWED):
             inside = [one for one in _referents(value) if not issubclass(type(one), type)]
             is_known = is_known and (bool(inside) or issubclass(type(value), _KNOWN))
@@ -178,14 +195,14 @@ def _of_tensor(tensor: Any) -> Data | None:
         return None  # a wrapper, or without data
     try:
         storage = storage_of(tensor)
-        address, size = storage.data_ptr(), storage.nbytes()
+        address, size, itemsize = storage.data_ptr(), storage.nbytes(), itemsize_of(tensor)
         on_host = device_of(tensor).type == "cpu"
     except (RuntimeError, NotImplementedError):  # without a storage
         return None
     if not address:
         return None
     prefix = _read(address if size >= PREFIX_BYTES else 0) if on_host else None
-    return Data(address, size, prefix, is_tensor=True)
+    return Data(address, size, prefix, is_tensor=True, used_bytes=min(math.prod(known_sizes(tensor)) * itemsize, size))
 
 
 def _read(address: int) -> bytes:

@@ -45,7 +45,12 @@ def _held(growth: Growth) -> str:
         return f"{holder.kind} {name} itself grows, to {format_bytes(holder.length)}"
     of_what = {"graph": " of tensors with their autograd graphs", "": ""}.get(holder.content, f" of {holder.content}s")
     length = f"{holder.length:,}" if holder.bound is None else f"{holder.length:,} of at most {holder.bound:,}"
-    return f"held by {holder.kind} {name}, {length} elements{of_what}"
+    held = f"held by {holder.kind} {name}, {length} elements{of_what}"
+    if not holder.keeps_more_than_values:
+        return held
+    values, kept = holder.element_bytes - holder.element_unused_bytes, holder.element_bytes
+    sizes = f"{format_bytes(values)} of values in a storage of {format_bytes(kept)}"
+    return f"{held}, each with {sizes} (keep a clone() instead)"
 
 
 def _rounded(steps: int) -> int:

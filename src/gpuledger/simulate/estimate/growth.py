@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
@@ -53,6 +53,10 @@ class GrowingContainer:
     more_per_step: float
     keeps_graphs: bool = False
     """Whether its elements are tensors that keep their autograd graphs."""
+    element_bytes: int = 0
+    """What an element keeps; 0 if that is not known."""
+    used_bytes: int = 0
+    """The part of it that is values of its tensors."""
 
 
 @dataclass(frozen=True)
@@ -180,24 +184,27 @@ class GrowthWatch:
         for key, one in _kept().items():
             more = one.size - self._sizes.get(key, one.size)
             if more > 0 and one.kind not in ("graph", "data"):
-                gained_bytes = more * self._bytes_per_element(one)
-                if gained_bytes > most_bytes:
-                    most_bytes = gained_bytes
-                    best = GrowingContainer(one.name, one.where, one.size, one.bound, more / steps)
+                each_bytes, used_bytes = self._bytes_per_element(one)
+                if more * each_bytes > most_bytes:
+                    most_bytes = more * each_bytes
+                    known = GrowingContainer(one.name, one.where, one.size, one.bound, more / steps)
+                    best = replace(known, element_bytes=each_bytes, used_bytes=used_bytes)
                 if any(torch.is_tensor(kept) and keeps_graph(kept) for kept in last_elements(one.value, _SAMPLE)):
                     with_graphs.append(GrowingContainer(one.name, one.where, one.size, one.bound, more / steps, True))
         return best or (with_graphs[0] if len(with_graphs) == 1 else None)
 
-    def _bytes_per_element(self, one: Named) -> int:
+    def _bytes_per_element(self, one: Named) -> tuple[int, int]:
+        """Return the bytes that one element keeps, and those that are values of its tensors."""
         last = last_elements(one.value, _SAMPLE)
-        storages: dict[int, int] = {}
+        storages: dict[int, tuple[int, int]] = {}
         for element in last:
             storages |= self._storages_below(element)
-        return sum(storages.values()) // max(len(last), 1)
+        count = max(len(last), 1)
+        return sum(size for size, _ in storages.values()) // count, sum(used for _, used in storages.values()) // count
 
-    def _storages_below(self, top: object) -> dict[int, int]:
-        """Return the bytes of the GPU tensors that an object keeps, by storage."""
-        found: dict[int, int] = {}
+    def _storages_below(self, top: object) -> dict[int, tuple[int, int]]:
+        """Return the bytes of the GPU tensors that an object keeps, and of their values, by storage."""
+        found: dict[int, tuple[int, int]] = {}
         waiting: deque[Any] = deque([top])
         seen: set[int] = set()
         while waiting and len(seen) < _MOST_OBJECTS:
@@ -208,7 +215,9 @@ class GrowthWatch:
             if not isinstance(value, torch.Tensor):
                 waiting.extend(gc.get_referents(value))
             elif self._device.holds(value):
-                found[self._device.address(value)] = value.untyped_storage().nbytes()
+                address, size_bytes = self._device.address(value), value.untyped_storage().nbytes()
+                used_bytes = value.numel() * value.element_size() + found.get(address, (0, 0))[1]
+                found[address] = size_bytes, min(used_bytes, size_bytes)
         return found
 
     def _grew(self, steps: int) -> bool:
@@ -297,4 +306,7 @@ def _kept_in(holder: GrowingContainer | None) -> str:
     if holder is None:
         return ""
     graphs = ", the tensors of which keep their autograd graphs" if holder.keeps_graphs else ""
+    if holder.element_bytes > 2 * holder.used_bytes:
+        sizes = f"{format_bytes(holder.used_bytes)} of values in storages of {format_bytes(holder.element_bytes)}"
+        graphs = f", the elements of which have {sizes} each"
     return f" in {holder.name} ({holder.where}){graphs}"

@@ -92,6 +92,22 @@ def test_the_bytes_of_an_element_are_its_own(make: Callable[[], object]) -> None
     assert size_of_element([make() for _ in range(6)], TimeLimit(10**10)).bytes == pytest.approx(BYTES, rel=0.02)
 
 
+@pytest.mark.parametrize(
+    ("make", "used_bytes"),
+    [
+        (block, BYTES),
+        (lambda: block()[0], 4),
+        (lambda: [(whole := block())[:8], whole[8:24]], 96),
+        (lambda: block().expand(5, BYTES // 4), BYTES),
+        (lambda: block().numpy(), BYTES),
+    ],
+    ids=["whole", "one value", "parts", "repeated", "array"],
+)
+def test_bytes_of_a_storage_that_are_not_values_of_its_tensors(make: Callable[[], object], used_bytes: int) -> None:
+    size = size_of_element([make() for _ in range(6)], TimeLimit(10**10))
+    assert (size.bytes, size.unused_bytes) == (BYTES, BYTES - used_bytes)
+
+
 def test_numbers_are_known_to_be_small_and_other_objects_are_not() -> None:
     assert size_of_element([0.5, 1.5, (1, 2)], TimeLimit(10**10)) == ElementSize(PLACE_BYTES)
     assert size_of_element([], TimeLimit(10**10)) == ElementSize()

@@ -75,6 +75,15 @@ def test_a_list_without_a_limit_is_named_with_the_steps_until_the_gpu_is_full() 
     assert "1,000 more steps need 3.9 MiB more, and the GPU will be full after about" in said
 
 
+def test_elements_with_few_values_in_large_storages_are_told() -> None:
+    device, plan = new_plan()
+    rows: list[torch.Tensor] = []
+    steps_of(device, plan, lambda: rows.append(torch.zeros(64, 256 * KIB, device="cuda")[0]))
+    assert plan.growth is not None
+    (said,) = describe_growth(device, plan.growth)
+    assert "), the elements of which have 1.0 MiB of values in storages of 64.0 MiB each." in said
+
+
 @pytest.mark.parametrize(
     ("sizes_kib", "is_growth"),
     [
