@@ -108,12 +108,12 @@ def _has_one_batch(rank: Rank) -> bool:
 
 
 def _is_called_in_steps(rank: Rank) -> bool:
-    """Return whether most of the recorded steps called the module whose input is known.
+    """Return whether most of the recorded steps called the module of which the input is known.
 
     A program can call parts of a model in each step, and an encoder once for many of them.
     """
     window, calls = rank.manifest.window, rank.manifest.calls
-    if not calls or window is None or window.last_step is None:
+    if not calls or window is None or window.first_step is None or window.last_step is None:
         return True
     steps = range(window.first_step, window.last_step + 1)
     called = {step for step in steps if any(first <= step <= last for first, last, _, _ in calls)}

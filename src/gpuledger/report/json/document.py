@@ -121,8 +121,8 @@ def growth_document(growth: Growth) -> dict[str, Any]:
     """Return memory that grows as JSON. What is not known is null."""
     holder = growth.holder
     words = {name: getattr(growth, name) or None for name in ("category", "module", "line")}
-    names = ("kind", "name", "where", "path", "length", "more", "content", "bound")
-    names += ("element_bytes", "element_unused_bytes")
+    sizes = ("element_bytes", "element_unused_bytes")
+    names = ("kind", "name", "where", "path", "length", "more", "content", "bound", *sizes)
     held = None if holder is None else {name: getattr(holder, name) for name in names}
     fields = ("rank", "device_idx", "step_bytes", "since_step", "last_step", "grown_bytes", "limit_bytes")
     steps = ("steps_left", "steps_until_full")

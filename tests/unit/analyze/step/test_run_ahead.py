@@ -206,6 +206,19 @@ def test_a_program_that_ends_before_the_host_waits_has_the_time_of_its_profiled_
 
 
 @pytest.mark.parametrize("waits", [True, False])
+def test_a_single_profiled_step_is_not_shorter_than_its_work(waits: bool) -> None:
+    """A program of four steps waits for the work of the last one after its end."""
+    rank = recorded(SimulatedGpu(launch_ns=MS // 100, kernel_ns=2 * MS, waits=waits), energy=False)
+    number = PROFILED[0]
+    steps = [row for row in rank.table("steps").to_pylist() if row["step"] < 4 or row["step"] == number]
+    tables = {"steps": rows_to_table("steps", steps), "spans": rank.table("spans").filter(of_step(rank, number))}
+    rank = replace(rank, tables=tables, manifest=replace(rank.manifest, time_steps=(number, number)))
+    found = step_times(rank)
+    assert present(found.median_ns) == pytest.approx(KERNELS * 2 * MS, rel=0.01)
+    assert (found.source == "GPU, kernels of 1 profiled step") == (not waits)
+
+
+@pytest.mark.parametrize("waits", [True, False])
 def test_a_program_that_keeps_up_has_the_hosts_step_time(waits: bool) -> None:
     rank = recorded(SimulatedGpu(launch_ns=3 * MS, kernel_ns=2 * MS, waits=waits), energy=True)
     assert step_times(rank).source == "host clock, 35 unprofiled steps"
