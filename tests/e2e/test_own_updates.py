@@ -482,6 +482,34 @@ def test_an_update_in_a_hook_is_one_as_after_backward(
     }
 
 
+def test_autograd_makes_no_copy_of_a_gradient_with_hooks() -> None:
+    """It makes one of a gradient that something else holds."""
+
+    def program(_: object) -> object:
+        model = nn.Linear(32, 4)
+        places: list[tuple[int, int]] = []
+
+        def see(gradients: tuple[Tensor, ...]) -> None:
+            places.append((gradients[0].data_ptr(), 0))
+
+        def in_hook(weight: Tensor) -> None:
+            assert weight.grad is not None
+            places[-1] = places[-1][0], weight.grad.data_ptr()
+            weight.grad = None
+
+        model.weight.register_post_accumulate_grad_hook(in_hook)
+        for _step in range(3):
+            loss = model(torch.ones(4, 32)).square().sum()
+            handle = torch.autograd.graph.get_gradient_edge(model.weight).node.register_prehook(see)
+            loss.backward()
+            handle.remove()
+        assert len(places) == 3
+        assert all(before == after for before, after in places)
+        return model
+
+    record_own(program)
+
+
 def test_a_hook_that_updates_a_tensor_of_no_module_has_state() -> None:
     def program(_: object) -> object:
         w = torch.randn(8, 2, requires_grad=True)

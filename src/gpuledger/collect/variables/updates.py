@@ -133,8 +133,9 @@ class WeightUpdates:
         self._states: set[_Storage] = set()
         self._writes: dict[Any, _Writes | None] = {}
         self._next = self._recent = 0
-        self._hooked: _Found | None = None
-        """What a backward pass in this thread accumulates now, if hooks follow; None after its gradient was seen."""
+        self._hooked: tuple[int, int, Any] | None = None
+        """Ids of name and module, and the leaf, whose gradient is accumulated now, if hooks follow; None after it was
+        seen. The gradient itself is not held: autograd copies it if anything else holds it."""
         self._hook_thread = 0
         """Thread in which such hooks can run now; 0 if they cannot."""
 
@@ -179,7 +180,7 @@ class WeightUpdates:
         self._recent = self._next
         with torch._C._DisableTorchDispatch():
             self._gradient_seen(found, registered=registered)
-        self._hooked, self._hook_thread = found, get_ident()
+        self._hooked, self._hook_thread = found[:3], get_ident()
 
     def hook_ended(self) -> None:
         """Follow no more operators inside of a backward pass."""
@@ -198,9 +199,9 @@ class WeightUpdates:
             read = [one for at, one in enumerate(read) if at not in writes.positions]
         self.follow(read, written, is_new=not (writes.positions or writes.has_out))
 
-    def _see_accumulated(self, found: _Found) -> None:
+    def _see_accumulated(self, found: tuple[int, int, Any]) -> None:
         """Record the gradient that hooks get, when they run their first operator."""
-        name_id, module_id, leaf, _ = found
+        name_id, module_id, leaf = found
         gradient = grad_of(leaf)
         place = None if gradient is None else self._observed.place_of(gradient)
         if place is not None:
