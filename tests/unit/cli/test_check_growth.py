@@ -79,6 +79,13 @@ def test_growth_fails_and_says_when_memory_ends(tmp_path: Path) -> None:
     assert "out of memory in about" in result.output
 
 
+def test_a_program_that_has_run_out_of_memory_has_no_steps_until_then(tmp_path: Path) -> None:
+    result = check(with_facts(run_with(tmp_path / "a.ledger", 8 * MIB, 80), exit_error="OutOfMemoryError"))
+    text = " ".join(result.output.split())
+    assert "until step 80; then the program ran out of memory" in text
+    assert "out of memory in about" not in text
+
+
 @pytest.mark.parametrize(("bound", "exit_code"), [(200, 0), (10**9, 5)])
 def test_a_container_that_is_full_before_memory_ends_passes(bound: int, exit_code: int, tmp_path: Path) -> None:
     run = run_with(tmp_path / "a.ledger", 8 * MIB, 80)

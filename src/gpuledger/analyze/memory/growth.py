@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 FEWEST_FAILED_STEPS = 8
 """As FEWEST_STEPS, where a request has failed: then it is known that memory did not stop growing in time."""
 FEWEST_HOST_STEPS = 64
+_OUT_OF_MEMORY = "OutOfMemoryError"
 _LEAST_BYTES = 64 << 10
 _FEWEST_COLLECTIONS = 2
 """Number of garbage collections after which what is left is none: the first can be right after memory began to grow."""
@@ -60,7 +61,8 @@ class Growth:
     ``steps_left`` is the number of steps until it reaches ``limit_bytes``; None if no limit is known. ``category``,
     ``module`` and ``line`` are those of the blocks that the recorded steps kept; "" if unknown. ``steps_until_full`` is
     the number of steps until the holder has reached its limit; None if it has none, or does not hold all that grows.
-    ``rank_of_several`` is None if the program has one process.
+    ``rank_of_several`` is None if the program has one process. ``has_ended`` is whether an out-of-memory error of a GPU
+    has ended the program, so that memory grows no more.
     """
 
     rank: int
@@ -78,6 +80,7 @@ class Growth:
     line: str = ""
     steps_until_full: int | None = None
     rank_of_several: int | None = None
+    has_ended: bool = False
 
     @property
     def will_end(self) -> bool:
@@ -110,7 +113,8 @@ def find_growth(rank: Rank, failed_step: int | None = None) -> tuple[Growth, ...
         else:
             growth = _of_host(rank, mine) or _of_kept_tensors(rank, mine)
         if growth is not None and not is_one_generation(calls, growth.since_step):
-            found.append(replace(growth, rank_of_several=rank.number_of_several))
+            has_ended = device_idx >= 0 and rank.manifest.exit_error == _OUT_OF_MEMORY
+            found.append(replace(growth, rank_of_several=rank.number_of_several, has_ended=has_ended))
     return tuple(found)
 
 

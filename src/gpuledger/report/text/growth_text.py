@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 def growth_text(growth: Growth) -> str:
     """Return how fast memory grows, since when, until when, and what holds it."""
     parts = [f"{growth_rate_text(growth)}, {format_bytes(growth.grown_bytes)} until step {growth.last_step}"]
-    if growth.will_end and growth.holder is not None and growth.steps_until_full is not None:
+    if growth.has_ended:
+        parts.append("then the program ran out of memory")
+    elif growth.will_end and growth.holder is not None and growth.steps_until_full is not None:
         steps = counted(_rounded(growth.steps_until_full), "step")
         parts.append(f"grows until {growth.holder.shown_name} is full, in about {steps}")
     elif growth.steps_left is not None:
