@@ -61,10 +61,10 @@ class RankSet:
 
     ``why_highest`` is where the rank with the highest peak exceeds ranks with the same coordinates, largest first.
     ``job`` are the ranks of the job, after a restart those of the last one. ``energy_j`` is the energy of a step on
-    them; None unless every one has it.
-    ``failed`` are the ranks that failed, the first one first. ``whole_states`` is optimizer state that every rank holds
-    whole although the weights that it belongs to are sharded. ``devices`` is the number of devices by their name, the
-    most frequent first; several ranks can share one.
+    them; None unless every one has it. ``failed`` are the ranks that failed, the first one first. ``whole_states`` is
+    optimizer state that every rank holds whole although the weights that it belongs to are sharded, and
+    ``whole_gradients`` are gradients of such weights in the optimizer. ``devices`` is the number of devices by their
+    name, the most frequent first; several ranks can share one.
 
     Source: summaries of the ranks, from the caching allocator's history at each rank's own peak; waits from the
     profiled steps.
@@ -78,6 +78,7 @@ class RankSet:
     why_highest: tuple[Outlier, ...]
     whole_weights: tuple[WholeWeight, ...]
     whole_states: tuple[WholeWeight, ...]
+    whole_gradients: tuple[WholeWeight, ...]
     energy_j: float | None
     job: tuple[int, ...]
     waits: Waits | None
@@ -129,6 +130,7 @@ def build_rank_set(run: Run, ranks: Sequence[Rank] | None = None) -> RankSet | N
             why_highest=_why(connection, highest),
             whole_weights=_not_on_purpose(_whole(connection, "weight"), chosen[0])[:MOST_WHOLE] if shared else (),
             whole_states=_whole(connection, "optimizer_state", _EXPECTS_PARTS)[:MOST_WHOLE] if shared else (),
+            whole_gradients=_whole(connection, "gradient", _EXPECTS_PARTS)[:MOST_WHOLE] if shared else (),
             energy_j=None if None in energies else sum(one for one in energies if one is not None),
             job=job,
             waits=find_waits(chosen, lines),
@@ -165,8 +167,10 @@ def choose_sample(ranks: RankSet, count: int) -> list[tuple[int, int]]:
     return [(line.rank, line.device_idx) for line in ranks.lines if line.rank in chosen]
 
 
-def _rows(connection: duckdb.DuckDBPyConnection, query: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-    return connection.execute(query, list(parameters)).fetchall()
+def _rows(
+    connection: duckdb.DuckDBPyConnection, query: str, parameters: Sequence[Any] | dict[str, Any] = ()
+) -> list[tuple[Any, ...]]:
+    return connection.execute(query, parameters).fetchall()
 
 
 def _of_lines(
@@ -212,7 +216,7 @@ def _why(connection: duckdb.DuckDBPyConnection, highest: RankLine) -> tuple[Outl
 
 
 _EXPECTS_PARTS = """AND module IN (
-    SELECT module FROM sums JOIN keys USING (key) WHERE category = 'sharded_optimizer_state' AND expected_bytes > 0
+    SELECT module FROM sums JOIN keys USING (key) WHERE category = 'sharded_' || $category AND expected_bytes > 0
 )"""
 
 
@@ -221,11 +225,11 @@ def _whole(connection: duckdb.DuckDBPyConnection, category: str, also: str = "")
     rows = _rows(
         connection,
         f"""SELECT module, max(bytes) FROM (
-            SELECT rank, module, bytes FROM sums JOIN keys USING (key) WHERE category = ? {also}
+            SELECT rank, module, bytes FROM sums JOIN keys USING (key) WHERE category = $category {also}
         ) GROUP BY module
-        HAVING count(*) = (SELECT count(DISTINCT rank) FROM places) AND min(bytes) = max(bytes) AND max(bytes) >= ?
+        HAVING count(*) = (SELECT count(DISTINCT rank) FROM places) AND min(bytes) = max(bytes) AND max(bytes) >= $least
         ORDER BY max(bytes) DESC, module""",
-        (category, LEAST_BYTES),
+        {"category": category, "least": LEAST_BYTES},
     )
     return tuple(WholeWeight(*row) for row in rows)
 

@@ -40,8 +40,12 @@ def rank_set_entries(ranks: RankSet) -> list[tuple[str, tuple[str, ...]]]:
     found = [(MISSING_OR_FAILED, ranks.problems), ("Waiting", _waiting(ranks)), ("Highest peak", _highest(ranks))]
     whole = [f"{one.module} is whole on every rank: {format_bytes(one.bytes)} each" for one in ranks.whole_weights]
     whole += [
-        f"optimizer state of {one.module} is whole on every rank: {format_bytes(one.bytes)} each"
-        for one in ranks.whole_states
+        f"{what} of {one.module} {verb} whole on every rank: {format_bytes(one.bytes)} each"
+        for what, verb, found in (
+            ("optimizer state", "is", ranks.whole_states),
+            ("gradients", "are", ranks.whole_gradients),
+        )
+        for one in found
     ]
     found.append(("Not sharded", tuple(whole)))
     found.append(("Energy", _energy(ranks)))

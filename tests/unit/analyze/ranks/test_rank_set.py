@@ -101,6 +101,24 @@ def test_ranks_before_a_restart_are_none_of_the_job(last_j: float | None, total:
     assert entries["Energy"][0] == total
 
 
+@pytest.mark.parametrize(("expected_bytes", "is_whole"), [(4 * MIB, True), (0, False)])
+def test_gradients_that_are_whole_although_their_weights_are_sharded_are_found(
+    expected_bytes: int, is_whole: bool, tmp_path: Path
+) -> None:
+    path = make_summaries(
+        tmp_path / "run", 3, 6, planted={(rank, "gradient", "layers.2"): 8 * MIB for rank in range(3)}
+    )
+    row = {"device_idx": 0, "category": "sharded_gradient", "module": "layers.2", "bytes": 0}
+    rows = [row | {"expected_bytes": expected_bytes, "time_ns": None, "energy_j": None}]
+    for rank in range(3):
+        table = pa.Table.from_pylist(rows, TABLES["breakdown"].arrow_schema())
+        write_table(path / f"rank-{rank}", table, "breakdown", 1)
+    ranks = rank_set(path)
+    assert [(one.module, one.bytes) for one in ranks.whole_gradients] == [("layers.2", 8 * MIB)] * is_whole
+    said = ("gradients of layers.2 are whole on every rank: 8.0 MiB each",)
+    assert dict(rank_set_entries(ranks)).get("Not sharded", ()) == (said if is_whole else ())
+
+
 def test_no_energy_is_shown_if_none_is_known(tmp_path: Path) -> None:
     path = make_summaries(tmp_path / "run", 3, 6, energies_j=(None,) * 3)
     assert "Energy" not in dict(rank_set_entries(rank_set(path)))
