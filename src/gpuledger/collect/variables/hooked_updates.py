@@ -25,16 +25,20 @@ class HookedUpdates:
         registry: The modules and their parameters.
         updates: Follows gradients through operators.
         guard: Handles exceptions raised in gpuledger's code.
+        sees_operators: Whether ``updates`` is shown the operators of a backward pass. If not, nothing is done.
     """
 
-    def __init__(self, registry: ModuleRegistry, updates: WeightUpdates, guard: Guard) -> None:
+    def __init__(self, registry: ModuleRegistry, updates: WeightUpdates, guard: Guard, *, sees_operators: bool) -> None:
         self._registry = registry
+        self._sees_operators = sees_operators
         self._updates = updates
         self._guard = guard
         self._hooks = NodeHooks()
 
     def are_expected(self) -> bool:
         """Return whether a parameter has such a hook."""
+        if not self._sees_operators:
+            return False
         held = (reference() for reference, *_ in self._registry.parameters)
         with without_overrides():
             return any(has_hooks(one) for one in held if is_tensor(one))
@@ -47,6 +51,8 @@ class HookedUpdates:
             places: ``id`` of a tensor -> ids of its name and module.
         """
         self.end()
+        if not self._sees_operators:
+            return
         for node, leaf in accumulators:
             self._hooks.add_before(node, self._guard(partial(self._accumulates, leaf, places.get(id(leaf), (-1, -1)))))
             self._hooks.add_after(node, self._guard(self._accumulated))
