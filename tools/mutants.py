@@ -119,6 +119,13 @@ MUTANTS = (
         "return not self._marked",
         ("tests/e2e/test_run_trainings.py",),
     ),
+    Mutant(
+        "tokens that are not simulated add no memory",
+        "simulate/rest/decoding.py",
+        "each_bytes * left",
+        "0 * left",
+        ("tests/unit/simulate/rest/test_decoding.py",),
+    ),
 )
 
 

@@ -20,7 +20,8 @@ from gpuledger.simulate.rest import decoding
 from gpuledger.simulate.rest.decoding import ShortenedDecoding
 
 pytestmark = [pytest.mark.torch, needs("transformers")]
-PROMPT, NEW = 40, 40
+ROWS, PROMPT, NEW = 4096, 4, 40
+"""A short prompt and many rows: the peak is in the last token, and not in the prompt."""
 
 
 def generated(said: list[str], shorten: bool, **how: Any) -> tuple[SimulatedDevice, Any]:
@@ -32,7 +33,7 @@ def generated(said: list[str], shorten: bool, **how: Any) -> tuple[SimulatedDevi
         vocab_size=300,
         hidden_size=256,
         intermediate_size=256,
-        num_hidden_layers=2,
+        num_hidden_layers=1,
         num_attention_heads=4,
         eos_token_id=None,
         pad_token_id=0,
@@ -41,7 +42,7 @@ def generated(said: list[str], shorten: bool, **how: Any) -> tuple[SimulatedDevi
         device, lambda _: None, install_more=lambda patches, _: shortened.install(patches) if shorten else None
     ):
         model = models.LlamaForCausalLM(config).to("cuda").eval()
-        prompt = torch.ones(128, PROMPT, dtype=torch.long, device="cuda")
+        prompt = torch.ones(ROWS, PROMPT, dtype=torch.long, device="cuda")
         found = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=NEW, **how)
         return device, found
 
@@ -52,9 +53,9 @@ def test_the_peak_is_that_of_all_tokens(how: dict[str, Any]) -> None:
     short, found = generated(said, True, **how)
     whole, expected = generated([], False, **how)
     tokens, all_tokens = (getattr(one, "sequences", one) for one in (found, expected))
-    assert tokens.shape == all_tokens.shape == (128, PROMPT + NEW)
+    assert tokens.shape == all_tokens.shape == (ROWS, PROMPT + NEW)
     assert short.counters.alloc_count < whole.counters.alloc_count / 2
-    assert short.counters.peak_allocated_bytes == pytest.approx(whole.counters.peak_allocated_bytes, rel=0.03)
+    assert short.counters.peak_allocated_bytes == pytest.approx(whole.counters.peak_allocated_bytes, rel=0.01)
     assert said == [
         f"generate(): {decoding.TOKENS} of {NEW} tokens were simulated. The memory of the others follows from the "
         "growth of these."
@@ -64,7 +65,7 @@ def test_the_peak_is_that_of_all_tokens(how: dict[str, Any]) -> None:
 def test_beams_have_all_tokens() -> None:
     """Values decide when beams end, which are not computed."""
     _, found = generated([], True, num_beams=2)
-    assert found.shape == (128, PROMPT + NEW)
+    assert found.shape == (ROWS, PROMPT + NEW)
 
 
 def test_a_call_that_returns_what_each_token_gave_is_not_shortened() -> None:
