@@ -45,24 +45,27 @@ class Summary:
     notes: tuple[str, ...]
 
     @property
-    def outside_peaks(self) -> dict[str, int]:
-        """Return the peaks outside the recorded steps that are higher: ``allocated`` and ``reserved`` -> bytes."""
+    def outside_peaks(self) -> dict[str, tuple[int, int]]:
+        """Return the peaks outside the recorded steps that are higher, and by how much.
+
+        ``allocated`` and ``reserved`` -> bytes, and bytes more than in the recorded steps.
+        """
         found = {}
         if self.peak_allocated_bytes > self.recorded_peak_allocated_bytes:
-            found["allocated"] = self.peak_allocated_bytes
+            more_bytes = self.peak_allocated_bytes - self.recorded_peak_allocated_bytes
+            found["allocated"] = (self.peak_allocated_bytes, more_bytes)
         reserved, recorded = self.peak_reserved_bytes or 0, self.recorded_peak_reserved_bytes or 0
         if self.device_idx >= 0 and recorded and reserved > LEAST_MORE_RESERVED * recorded:
-            found["reserved"] = reserved
+            found["reserved"] = (reserved, reserved - recorded)
         return found
 
     @property
     def outside_notes(self) -> tuple[str, ...]:
         """Return the notes on higher peaks outside the recorded steps, for views that do not show these beside ours."""
-        known = {"allocated": self.recorded_peak_allocated_bytes, "reserved": self.recorded_peak_reserved_bytes or 0}
         return tuple(
-            f"Outside the recorded steps, up to {format_bytes(size)} were {word}, {format_bytes(size - known[word])} "
-            "more than in them."
-            for word, size in self.outside_peaks.items()
+            f"Outside the recorded steps, up to {format_bytes(size)} were {word}, {format_bytes(more)} more than in "
+            "them."
+            for word, (size, more) in self.outside_peaks.items()
         )
 
 

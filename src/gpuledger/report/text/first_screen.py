@@ -118,7 +118,8 @@ def memory_text(device: DeviceView) -> str:
 def _memory(view: RunView, terminal: Terminal) -> list[str]:
     device = view.highest
     title = instant_title(device.breakdown.instant, device.options.step)
-    sizes = [f"{format_bytes(size)} {word}" for word, size in device.summary.outside_peaks.items()]
+    peaks = device.summary.outside_peaks.items()
+    sizes = [f"{format_bytes(size)} {word} ({format_bytes(more)} more)" for word, (size, more) in peaks]
     outside = [f"outside the recorded steps: up to {', '.join(sizes)}"] if sizes else []
     lines = entry(terminal, title, memory_text(device), *outside, cells=CELLS)
     if view.imbalance is not None:

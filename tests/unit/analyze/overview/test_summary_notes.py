@@ -59,7 +59,7 @@ def test_memory_outside_the_recorded_steps_is_told_with_the_difference(tmp_path:
     size = format_bytes(recorded_bytes + 3 * MIB)
     first, second = shown.stdout.splitlines()[:2]
     assert first.startswith("Peak memory")
-    assert second.strip().startswith(f"outside the recorded steps: up to {size} allocated")
+    assert second.strip().startswith(f"outside the recorded steps: up to {size} allocated (3.0 MiB more)")
     assert "Outside the recorded steps" not in shown.output
     document = json.loads(CliRunner().invoke(main, ["show", str(tmp_path / "one.ledger"), "--json"]).stdout)
     assert set(notes) <= set(document["notes"])
