@@ -25,6 +25,8 @@ _Value = TypeVar("_Value")
 without_overrides = torch._C.DisableTorchFunction
 """Context in which reading a tensor's attributes calls no ``__torch_function__`` of a mode or a subclass."""
 
+SIMULATED_PARTS = "_gpuledger_parts"
+"""Attribute of a simulated sparse tensor: the tensors of its indices, and of its values."""
 _TENSOR = vars(torch._C.TensorBase)
 grad_fn_of: Callable[[Tensor], Any] = _TENSOR["grad_fn"].__get__
 """Reads a tensor attribute from torch's base class, even if the tensor's class overrides it, as do all below."""

@@ -15,6 +15,8 @@ from gpuledger.collect.adapter.distributed_tensors import is_sharded
 from gpuledger.collect.adapter.held_tensors import WeakIdentitySet
 from gpuledger.collect.adapter.other_threads import gradients_of, take_all
 from gpuledger.collect.adapter.program_objects import (
+    SIMULATED_PARTS,
+    attributes_of,
     device_number,
     device_of,
     grad_of,
@@ -327,4 +329,9 @@ def _dense(tensor: Any) -> tuple[Any, ...]:
     inner = wrapped_tensors(tensor)
     if inner:
         return tuple(inner)
+    if layout_of(tensor) is torch.strided:
+        return (tensor,)
+    simulated = attributes_of(tensor).get(SIMULATED_PARTS)
+    if simulated is not None:
+        return tuple(simulated)
     return (tensor._indices(), tensor._values()) if layout_of(tensor) is torch.sparse_coo else (tensor,)

@@ -37,3 +37,26 @@ def test_data_that_a_program_keeps_is_no_activation(tmp_path: Path) -> None:
     found = {account.name: (account.category, account.bytes) for account in accounts if account.name}
     assert found["replay"] == ("other", 1000 * 512 * 4)
     assert found["average['weight']"] == ("other", 512 * 512 * 4)
+
+
+_SPARSE = """
+import torch
+
+table = torch.nn.Embedding(10_000, 64, sparse=True).cuda()
+optimizer = torch.optim.SparseAdam(table.parameters())
+for step in range(6):
+    result = table(torch.arange(8000, device="cuda")).exp().exp().exp()
+    optimizer.zero_grad()
+    result.sum().backward()
+    optimizer.step()
+    del result
+"""
+
+
+def test_the_indices_and_values_of_a_sparse_gradient_are_gradients(tmp_path: Path) -> None:
+    """At the peak, the forward of a later step, the gradient of the one before is still there."""
+    rank = estimate_of(tmp_path, _SPARSE).run.rank()
+    accounts = break_down(rank, find_peak(rank), by=("category",)).accounts
+    found = {account.category: account.bytes for account in accounts}
+    assert found["gradient"] == 8000 * (64 * 4 + 8)
+    assert "activation_gradient" not in found

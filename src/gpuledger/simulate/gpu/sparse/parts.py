@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gpuledger.collect.adapter.program_objects import SIMULATED_PARTS
+
 if TYPE_CHECKING:
     from gpuledger.simulate.gpu.dispatch import SimulatedMode
 
@@ -21,7 +23,7 @@ _CPU = torch.device("cpu")
 
 def parts_of(sparse: Any) -> Parts | None:
     """Return the parts of a sparse tensor on the GPU; None of any other tensor."""
-    return getattr(sparse, "_gpuledger_parts", None)
+    return getattr(sparse, SIMULATED_PARTS, None)
 
 
 def is_sparse(value: Any) -> bool:
@@ -36,7 +38,7 @@ def has_sparse(args: Iterable[Any]) -> bool:
 
 def with_parts(sparse: Any, parts: Parts, *, coalesced: bool = False) -> Any:
     """Return a fake sparse tensor that has these parts from now on."""
-    sparse._gpuledger_parts = parts  # read by the device
+    setattr(sparse, SIMULATED_PARTS, parts)  # read by the device and by what observes tensors
     sparse._gpuledger_coalesced = coalesced
     return sparse
 
