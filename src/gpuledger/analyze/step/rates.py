@@ -68,13 +68,14 @@ class Rates:
 def find_rates(rank: Rank, device_idx: int | None = None) -> Rates | None:
     """Return samples and tokens of one process; None if no module was called with a tensor.
 
-    Source: the first dimension of the first tensor argument of the outermost module; the median unprofiled step; the
-    energy measurement.
+    Source: the first dimension of the first tensor argument of the outermost module; the median unprofiled step, unless
+    the program does other work in many steps; the energy measurement.
     """
     inputs = rank.manifest.inputs
     if inputs is None:
         return None
-    shape, step, energy = inputs.shape, step_times(rank).median_ns, step_energy(rank, device_idx)
+    shape, times, energy = inputs.shape, step_times(rank), step_energy(rank, device_idx)
+    step = None if times.has_other_work else times.median_ns
     batch = inputs.batch
     path = module_paths(rank).get(inputs.module_id, "") or "the outermost module"
     kinds = _call_kinds(rank, device_idx)

@@ -26,7 +26,9 @@ FAST_FRAC, WAITS_RATIO = 0.2, 1.25
 REPLAY = "replay"
 """Kind of a step that is a replay of a CUDA graph with a call of the model."""
 LONG_RATIO = 2.0
-"""If the mean of the steps is more than this multiple of the GPU's work in a profiled one, they do more."""
+"""If the mean of the steps is more than this multiple of the median, or of the GPU's work in a profiled one, some do
+more than that.
+"""
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,14 @@ class StepTimes:
     others_ns: int | None = None
     fast_ns: int | None = None
     by_host: bool = False
+
+    @property
+    def has_other_work(self) -> bool:
+        """Return whether most of the time is that of unusual steps, such as those after which texts are generated.
+
+        The longest step alone is none of them: the program can have saved a checkpoint once.
+        """
+        return self.median_ns is not None and (self.others_ns or 0) > LONG_RATIO * self.median_ns
 
     @property
     def spread_ns(self) -> int | None:

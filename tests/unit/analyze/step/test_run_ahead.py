@@ -304,6 +304,22 @@ def test_replays_have_a_batch_if_all_calls_had_one(
     assert (present(find_rates(changed)).samples_per_s is not None) is is_known
 
 
+@pytest.mark.parametrize(
+    ("long", "is_known"),
+    [({10, 18, 26, 34}, False), ({10}, True), (set(), True)],
+    ids=["in every eighth step", "once", "never"],
+)
+def test_a_usual_step_gives_no_rate_of_a_program_that_does_other_work_most_of_the_time(
+    long: set[int], is_known: bool
+) -> None:
+    """Such as a policy that generates texts, and is then trained on them in eight steps."""
+    rank = recorded(SimulatedGpu(launch_ns=2 * MS, kernel_ns=MS, waits=True), energy=True)
+    steps = rank.table("steps").to_pylist()
+    changed = [row | {"end_ns": row["end_ns"] + 1000 * MS * (row["step"] in long)} for row in steps]
+    found = present(find_rates(replace(rank, tables=rank.tables | {"steps": rows_to_table("steps", changed)})))
+    assert (found.samples_per_s is not None) is is_known
+
+
 @pytest.mark.parametrize(("every", "is_known"), [(4, False), (99, True)])
 def test_a_profiled_step_of_several_kinds_of_steps_is_not_compared(every: int, is_known: bool) -> None:
     """Every fourth call updates the weights, and so does each profiled one."""
