@@ -22,6 +22,7 @@ from gpuledger.analyze.memory.lifetimes import (
     reserved_curve,
     running_sum,
 )
+from gpuledger.analyze.memory.peaks import allocator_peaks
 from gpuledger.analyze.memory.small_states import SHARE, has_8_bit_form
 from gpuledger.analyze.overview.balance import STATED_POOL, read_card
 from gpuledger.analyze.overview.finding import Finding
@@ -195,12 +196,7 @@ def _fragmentation(facts: PeakFacts) -> Finding | None:
     """Report fragmentation: reserved bytes are far above the peak of allocated bytes. Pools of CUDA graphs are not."""
     if facts.device_idx < 0:
         return None
-    reserved = int(reserved_curve(facts.rank, facts.device_idx).bytes.max())
-    if reserved - facts.peak_bytes < 0.1 * reserved:  # what is in use contains what is allocated
-        return None
-    active = running_sum(facts.lives.allocated_bytes, facts.lives.alloc_index, facts.lives.free_index)
-    of_graphs = int(kept_free_bytes(facts.rank, facts.device_idx, facts.lives.last_index).sum())
-    gap = reserved - of_graphs - int(active.bytes.max())
+    reserved, gap, when = _unused_bytes(facts)
     if gap < 0.1 * reserved:
         return None
     if STATED_POOL in facts.rank.table("segments", ("pool",)).column("pool").to_pylist():  # its use is not in the file
@@ -221,7 +217,7 @@ def _fragmentation(facts: PeakFacts) -> Finding | None:
     )
     return Finding(
         f"{format_frac(gap / reserved, 0)} of the reserved memory was never in use at the same time",
-        f"{format_bytes(reserved)} reserved, at most {format_bytes(reserved - gap)} in use",
+        f"{format_bytes(reserved)} reserved{when}, at most {format_bytes(reserved - gap)} in use",
         action,
         advice,
         gap,
@@ -231,6 +227,25 @@ def _fragmentation(facts: PeakFacts) -> Finding | None:
         is_upper_bound=True,
         is_replayed=False,
     )
+
+
+def _unused_bytes(facts: PeakFacts) -> tuple[int, int, str]:
+    """Return the peak of reserved bytes, how many of them were never in use, and when it was.
+
+    Outside the recorded steps, what is in use is not known. It is then what is allocated, as in most programs.
+    """
+    reserved = int(reserved_curve(facts.rank, facts.device_idx).bytes.max())
+    peaks = allocator_peaks(facts.rank, facts.device_idx)
+    later = peaks.peak_reserved_bytes or 0
+    if max(reserved - facts.peak_bytes, later - peaks.peak_allocated_bytes) < 0.1 * reserved:
+        return reserved, 0, ""  # what is in use contains what is allocated
+    active = running_sum(facts.lives.allocated_bytes, facts.lives.alloc_index, facts.lives.free_index)
+    of_graphs = int(kept_free_bytes(facts.rank, facts.device_idx, facts.lives.last_index).sum())
+    in_use = int(active.bytes.max())
+    gap, later_gap = reserved - of_graphs - in_use, later - of_graphs - max(in_use, peaks.peak_allocated_bytes)
+    if later > reserved and later_gap > gap:
+        return later, later_gap, " outside the recorded steps"
+    return reserved, gap, ""
 
 
 def _other_processes(facts: PeakFacts) -> Finding | None:

@@ -106,6 +106,24 @@ def test_advice_knows_what_is_on_already(tmp_path: Path) -> None:
     assert "enabled already" in advice[True]
 
 
+@pytest.mark.parametrize(
+    ("unused_mib", "title"),
+    [(6144, "75 % of the reserved memory was never in use"), (1, "28 % of the reserved memory was never in use")],
+    ids=["gaps", "a larger batch"],
+)
+def test_gaps_that_came_after_the_recorded_steps_are_found(unused_mib: int, title: str, tmp_path: Path) -> None:
+    """Batches of ever new lengths leave more and more of them, long after the recorded steps."""
+    rank = post_recording("lstm", tmp_path)
+    rows = rank.table("counters").to_pylist()
+    peaks = {"peak_allocated_bytes": (8192 - unused_mib) << 20, "peak_reserved_bytes": 8192 << 20}
+    write_table(rank.directory, rows_to_table("counters", [*rows[:-1], rows[-1] | peaks]), "counters")
+    changed = Rank(0, rank.directory, read_rank_manifest(rank.directory))
+    found = named(changed, title)
+    assert found
+    assert ("outside the recorded steps" in found.evidence) == (unused_mib > 1)
+    assert (found.saving_bytes == unused_mib << 20) == (unused_mib > 1)
+
+
 def test_a_run_without_modules_names_none(tmp_path: Path) -> None:
     rank = post_recording("gan", tmp_path)
     assert [one for one in find_findings(rank) if re.match(r"Discriminator.7( \(\w+\))? alone uses", one.title)]
