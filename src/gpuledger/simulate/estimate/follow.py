@@ -237,6 +237,7 @@ def _facts_of_steps(plan: StepPlan, rest: RestOfProgram | None, overlap_bytes: i
         "varied": plan.varied,
         "largest_of": plan.largest_of,
         "has_largest": plan.has_largest,
+        "settled_step": plan.settled_step,
         "still_to_come_bytes": still_to_come_bytes(plan.growth, None if rest is None else rest.longer) + overlap_bytes,
     }
 

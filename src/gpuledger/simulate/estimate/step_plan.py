@@ -75,6 +75,10 @@ class StepPlan:
         """The number of the loader's largest batches that followed, and of those that they were chosen from."""
         self.has_largest = False
         """Whether the batches of a loader differ in size, and a step had the largest one of an epoch."""
+        self.settled_step: int | None = None
+        """The last of several calls that have each kept more, if the one after it has not."""
+        self._keeps_more = False
+        """Whether the last calls have each kept more."""
         self._last_large: int | None = None
         """The step of the last of the loader's largest batches, once they follow."""
 
@@ -103,6 +107,7 @@ class StepPlan:
         self._device.steps = seen
         self._requests = self._requests[1], self._device.counters.alloc_count
         self._growth.see(seen)
+        self._see_calls(seen)
         ends = self._ends_after(seen) if self._last_large is None else self._has_had_largest(seen)
         if ends and self._gives_largest(seen):
             return False
@@ -110,6 +115,13 @@ class StepPlan:
             self.has_ended, self.growth = True, self._growth.found(seen)
             self.has_largest = self._current is not None and self._current.has_given_largest
         return ends
+
+    def _see_calls(self, seen: int) -> None:
+        """Note whether calls without training keep more and more, and the step after which they no longer did."""
+        kept_more = self._keeps_more
+        self._keeps_more = self._are_calls and self._growth.is_certain
+        if kept_more and not self._keeps_more and not self._growth.is_certain:
+            self.settled_step = seen - 1
 
     def _see_sizes(self, seen: int) -> None:
         """Compare the sizes of the requests of the first two steps. Inputs of other sizes replace many of them.

@@ -222,6 +222,28 @@ def test_the_upper_bound_has_more_for_later_steps_if_memory_grew_after_the_third
         assert other.fit.upper_bytes < other.fit.process_bytes * 1.2
 
 
+_GENERATES = """
+from torch import nn
+import torch
+model = nn.Linear(1024, 1024).to("cuda").eval()
+with torch.no_grad():
+    for batch in range(5):
+        cache = torch.zeros(0, 1024, device="cuda")
+        for token in range(60):
+            cache = torch.cat([cache, model(torch.randn(256, 1024, device="cuda"))])
+"""
+
+
+def test_caches_that_have_grown_to_the_end_of_their_loop_are_not_expected_to_grow_on(tmp_path: Path) -> None:
+    found = estimate_of(tmp_path, _GENERATES)
+    mib = 1 << 20
+    assert found.peaks.allocated_bytes == pytest.approx((60 + 59 + 2 + 4 + 32) * mib, rel=0.02)  # weights, workspace
+    assert 60 <= found.steps < 120
+    assert any("The steps need different amounts of memory." in note for note in found.notes)
+    assert not any("for later steps" in note for note in found.notes)
+    assert found.fit.upper_bytes < found.fit.process_bytes * 1.2
+
+
 _LOADED = """
 from torch import nn
 import torch

@@ -11,11 +11,14 @@ from gpuledger.units import format_bytes
 
 
 def grown_bytes_of(outcome: dict[str, Any], directory: Path) -> int:
-    """Return the growth of reserved memory after the third step, if later steps that can be larger are missing."""
+    """Return the growth of reserved memory after the third step, if later steps that can be larger are missing.
+
+    Calls of a loop that each kept more, such as those of a generation, have had the largest of them when it ended.
+    """
     if not _lacks_larger(outcome):
         return 0
     counters = read_journal(directory / "rank-0" / "journal").tables["counters"]
-    return grown_after(counters["step"].tolist(), counters["peak_reserved_bytes"].tolist())
+    return grown_after(counters["step"].tolist(), counters["peak_reserved_bytes"].tolist(), _settled_step(outcome))
 
 
 def grown_after(steps: Sequence[int], peak_bytes: Sequence[int], first_step: int = 3) -> int:
@@ -28,6 +31,10 @@ def grown_after(steps: Sequence[int], peak_bytes: Sequence[int], first_step: int
     """
     after = [peak for step, peak in zip(steps, peak_bytes, strict=True) if step >= first_step]
     return max(after) - after[0] if after else 0
+
+
+def _settled_step(outcome: dict[str, Any]) -> int:
+    return max(outcome.get("settled_step") or 0, 3)
 
 
 def _lacks_larger(outcome: dict[str, Any]) -> bool:
@@ -50,4 +57,5 @@ def describe_later(outcome: dict[str, Any], grown_bytes: int, later_bytes: int) 
     if not later_bytes:
         return said
     grown, later = format_bytes(grown_bytes), format_bytes(later_bytes)
-    return f"{said} Reserved memory grew by {grown} after step 3, so the upper bound has {later} for later steps."
+    since = f"after step {_settled_step(outcome)}"
+    return f"{said} Reserved memory grew by {grown} {since}, so the upper bound has {later} for later steps."
