@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
 FEWEST = 4
 """Minimum number of repeated modules."""
+_LISTS = ("ModuleList", "ModuleDict")
+"""Classes of modules that only hold others. Beside each other, they are different parts of a model, not its layers."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ def find_families(rank: Rank) -> tuple[ModuleFamily, ...]:
     parent = {number: above for number, above, _, _ in rows}
     kinds: dict[tuple[int, str], list[int]] = {}
     for number, above, _, class_name in rows:
-        if above is not None:
+        if above is not None and class_name not in _LISTS:
             kinds.setdefault((above, class_name), []).append(number)
     paths = {number: path for number, _, path, _ in rows}
     families = []
