@@ -539,6 +539,7 @@ def test_logits_and_loss_outside_modules_are_named(tmp_path: Path) -> None:
     again = named(with_line, "Tensors outside modules")
     assert again
     assert again.evidence.endswith(f"allocated at {line}")
+    assert again.action == f"reduce tensors outside modules, most of them of {line}"
 
 
 def test_fit_says_which_change_makes_a_run_fit(tmp_path: Path) -> None:
