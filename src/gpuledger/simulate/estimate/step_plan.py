@@ -76,7 +76,7 @@ class StepPlan:
         self.has_largest = False
         """Whether the batches of a loader differ in size, and a step had the largest one of an epoch."""
         self.settled_step: int | None = None
-        """The last of several calls that have each kept more, if the one after it has not."""
+        """The first call that has not kept more, after several that have. What follows the last of these is in it."""
         self._keeps_more = False
         """Whether the last calls have each kept more."""
         self._last_large: int | None = None
@@ -117,11 +117,11 @@ class StepPlan:
         return ends
 
     def _see_calls(self, seen: int) -> None:
-        """Note whether calls without training keep more and more, and the step after which they no longer did."""
+        """Note whether calls without training keep more and more, and the first one that no longer does."""
         kept_more = self._keeps_more
         self._keeps_more = self._are_calls and self._growth.is_certain
         if kept_more and not self._keeps_more and not self._growth.is_certain:
-            self.settled_step = seen - 1
+            self.settled_step = seen
 
     def _see_sizes(self, seen: int) -> None:
         """Compare the sizes of the requests of the first two steps. Inputs of other sizes replace many of them.
