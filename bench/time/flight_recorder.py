@@ -33,7 +33,7 @@ from environment import describe_environment, write_results
 from models import EIGHT, MODELS
 from one_by_one import names_in_time, out_and_only
 
-from gpuledger.collect.adapter import torch_private
+from gpuledger.collect.adapter import frames, torch_private
 from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.rank_journal import RankJournal
@@ -191,7 +191,7 @@ def measure(name: str, directory: Path, each_s: float) -> dict[str, Any]:
             "taken": recorder.late.stacks,
             "whole_steps": recorder.late.whole_steps,
             "spent_frac": recorder.spent_frac,
-            "one_ns": torch_private.stack_ns(),
+            "one_ns": frames.stack_ns(),
         },
         "assumed_event_ns": EVENT_NS,
         "host_before_bytes": host_before,

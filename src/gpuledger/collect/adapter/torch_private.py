@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -205,19 +206,6 @@ def stop_ring() -> None:
     _ring.is_on = False
 
 
-def stack_ns() -> float:
-    """Return about how long the allocator needs for the Python stack of an allocation, in ns.
-
-    Source: three times the shortest time of a stack from here. Those in a model are longer, and are freed again.
-    """
-    times = []
-    for _ in range(5):
-        started_ns = time.perf_counter_ns()
-        _C._profiler.gather_traceback(python=True, script=True, cpp=False)
-        times.append(time.perf_counter_ns() - started_ns)
-    return max(3.0 * min(times), 1_500.0)
-
-
 def ring_is_on() -> bool:
     """Return whether the allocator's history is on for the flight recorder."""
     return _ring.is_on and bool(_history_is_on())
@@ -233,16 +221,31 @@ def is_history_off() -> bool:
     return _history_is_on() is False
 
 
+snapshots: deque[bool] = deque(maxlen=100_000)
+"""Whether each snapshot was ours. The allocator adds an event for each to the history that the next one has."""
+
+
+def note_snapshot(*, is_ours: bool) -> None:
+    """Note that a snapshot was taken, if the history has events."""
+    if _history_is_on():
+        snapshots.append(is_ours)
+
+
 def full_snapshot() -> dict[str, Any]:
     """Return segments, blocks and every event since the history was cleared."""
-    with without_importing_compiler():
-        return _C._cuda_memorySnapshot(None)
+    return _own_snapshot(None)
 
 
 def light_snapshot() -> dict[str, Any]:
-    """Return segments and blocks only; adds a SNAPSHOT event to the history. Takes 0.1–1 ms."""
+    """Return segments and blocks only. Takes 0.1–1 ms."""
+    return _own_snapshot((0, 0, False))
+
+
+def _own_snapshot(what: tuple[int, int, bool] | None) -> dict[str, Any]:
     with without_importing_compiler():  # blocks can have stacks
-        return _C._cuda_memorySnapshot((0, 0, False))
+        found: dict[str, Any] = _C._cuda_memorySnapshot(what)
+    note_snapshot(is_ours=True)
+    return found
 
 
 def has_cuda_context() -> bool:

@@ -20,8 +20,8 @@ class UserHistory:
     """Detects when the program starts its own memory history or sets its own allocation metadata.
 
     The recording ends before that, or reads the program's history from then on. A snapshot that the program takes
-    before it contains no event and no stack of gpuledger. Blocks keep their stacks after the recording, so keep this
-    until the measurements have ended.
+    before it contains no event and no stack of gpuledger, and a later one no event of our own snapshots. Blocks keep
+    their stacks after the recording, so keep this until the measurements have ended.
 
     Args:
         give_way: Called before the program starts, changes or stops its history, or sets metadata.
@@ -42,14 +42,15 @@ class UserHistory:
             nonlocal has_own
             if not torch_private.history_is_ours():
                 has_own = True
+                torch_private.snapshots.clear()
                 if not (enabled == "all" and starts()):
                     give_way()
 
         def give_way_to_tags(*_: Any) -> None:
             give_way()
 
-        def is_without(*_: Any) -> bool | None:
-            return None if has_own else True
+        def is_without(*_: Any) -> bool:
+            return not has_own
 
         self._observations = [
             Observation(record_memory_history(), Observer(enter, absorbs=absorbs)),
@@ -66,13 +67,23 @@ class UserHistory:
             self._observations.pop().remove()
 
 
-def _without_our_events(token: bool, snapshot: Any) -> None:
+def _without_our_events(is_without: bool, snapshot: Any) -> None:
     for trace in snapshot.get("device_traces", ()):
-        trace.clear()
-    _without_our_stacks(token, snapshot.get("segments", ()))
+        trace[:] = [] if is_without else _without_our_snapshots(trace)
+    _without_our_stacks(is_without, snapshot.get("segments", ()))
 
 
-def _without_our_stacks(_token: bool, segments: Any) -> None:
+def _without_our_snapshots(trace: list[Any]) -> list[Any]:
+    """Return the events without those of our snapshots. The last of all snapshots have the last of these events."""
+    are_ours = reversed(torch_private.snapshots)
+    kept = [event for event in reversed(trace) if event.get("action") != "snapshot" or not next(are_ours, False)]
+    return kept[::-1]
+
+
+def _without_our_stacks(is_without: bool, segments: Any) -> None:
+    if not is_without:
+        torch_private.note_snapshot(is_ours=False)
+        return
     for segment in segments:
         for held in (segment, *segment["blocks"]):
             if "frames" in held:

@@ -26,7 +26,7 @@ from typing import Any
 
 from torch import nn
 
-from gpuledger.collect.adapter import dynamo, torch_private
+from gpuledger.collect.adapter import dynamo, frames, torch_private
 from gpuledger.collect.adapter.calls import OutermostCalls
 from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.adapter.instrument import CannotInstrumentError, Observation, is_observed_for_good
@@ -142,7 +142,7 @@ class LateStacks:
             self.budget = StackBudget(self._clock, is_measured=is_measured)
         self._is_measured = is_measured
         self._stop_watching()
-        self._stack_ns = torch_private.stack_ns()
+        self._stack_ns = frames.stack_ns()
         if self._evaluations is None and not dynamo.compiled_frames():
             observer = Observer(self._guard(self._evaluation_began), absorbs=self._guard.absorbs)
             try:

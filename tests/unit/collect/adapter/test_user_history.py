@@ -69,3 +69,45 @@ def test_the_recordings_own_history_stays_hidden(given_way: list[str], monkeypat
     record_own_history(enabled="all")
     assert given_way == []
     assert hidden() == (True, True, True)
+
+
+HISTORY: list[dict[str, Any]] = []
+
+
+def allocators_snapshot(*_: Any) -> dict[str, Any]:
+    """Stand in for the allocator's: it adds an event to the history, which the next snapshot has."""
+    taken = {"device_traces": [list(HISTORY), []], "segments": []}
+    HISTORY.append({"action": "snapshot"})
+    return taken
+
+
+def programs_snapshot() -> dict[str, Any]:
+    """Stand in for ``torch.cuda.memory._snapshot``, which asks the allocator."""
+    return allocators_snapshot()
+
+
+def test_the_programs_own_history_has_no_events_of_our_snapshots(
+    given_way: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history = HISTORY
+    monkeypatch.setattr(torch_private, "_history_is_on", lambda: True)
+    monkeypatch.setattr(torch_private._C, "_cuda_memorySnapshot", allocators_snapshot, raising=False)
+    monkeypatch.setattr(user_history, "take_snapshot", lambda: programs_snapshot)
+    detector = UserHistory(lambda: None, absorbs_nothing, starts=lambda: True)
+    try:
+        torch_private.full_snapshot()
+        record_own_history(enabled="all")
+        history.clear()
+        expected: list[dict[str, Any]] = []
+        for number, by in enumerate(["ours", "program", "ours", "ours", "program", "program", "ours", "program"]):
+            event = {"action": "alloc", "size": number}
+            history.append(event)
+            expected.append(event)
+            if by == "ours":
+                torch_private.light_snapshot()
+            else:
+                assert programs_snapshot()["device_traces"] == [expected, []]
+                expected.append({"action": "snapshot"})
+    finally:
+        detector.remove()
+    assert given_way

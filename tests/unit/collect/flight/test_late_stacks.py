@@ -10,7 +10,7 @@ from failing_allocator import MIB
 from observing import put_back_code
 from torch import nn
 
-from gpuledger.collect.adapter import dynamo, torch_private
+from gpuledger.collect.adapter import dynamo, frames, torch_private
 from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.adapter.instrument import CannotInstrumentError
 from gpuledger.collect.adapter.torch_entrances import evaluate, module_call
@@ -36,7 +36,7 @@ class Process:
             torch_private, "take_ring_stacks", lambda kept_with, _most: self.kept_with.append(kept_with)
         )
         monkeypatch.setattr(torch_private, "ring_is_on", lambda: self.ring_is_on)
-        monkeypatch.setattr(torch_private, "stack_ns", lambda: STACK_NS)
+        monkeypatch.setattr(frames, "stack_ns", lambda: STACK_NS)
         monkeypatch.setattr(dynamo, "compiled_frames", lambda: self.compiled)
         guard = Guard(lambda error: pytest.fail(str(error)))
         self.late = LateStacks(guard, RING, lambda: self.allocations, lambda: self.now_ns)
@@ -332,5 +332,5 @@ def test_the_budget_is_a_share_of_the_time_and_saves_up_to_a_limit() -> None:
 
 
 def test_the_estimate_of_a_stack_is_more_than_it_takes() -> None:
-    assert 1_500 <= torch_private.stack_ns() < 1_000_000
+    assert 1_500 <= frames.stack_ns() < 1_000_000
     assert late_stacks.MOST_BLOCKS < RING
