@@ -378,7 +378,7 @@ def coverage_on_programs() -> list[str]:
             "last phase was not simulated. t11-clip ran on two GPUs.",
             *_grown(found),
             "Measured: NVIDIA H200, torch 2.11.0,",
-            f"{' and '.join(sorted({one['measured'] for one in found.values()}))},",
+            f"{', '.join(sorted({one['measured'] for one in found.values()}))},",
             "`bench/estimate/blind_programs.py`.",
         ),
         "",
