@@ -21,7 +21,7 @@ from pages.estimates import (
     programs,
 )
 from pages.rebased import commit_of
-from pages.results import MIB, Results, about, middle, percent, read, table, when, worst, wrap
+from pages.results import MIB, Results, about, errors_in_words, middle, percent, read, table, when, worst, wrap
 
 LAYERS, NETS, MIXED, CONVOLUTIONS, VARIED = (
     RESULTS + f"blind{name}.json" for name in ("", "_nets", "_mixed", "_convolutions", "_varied")
@@ -353,6 +353,10 @@ def coverage_on_programs() -> list[str]:
         where = "above" if above else "below" if below else "inside"
         rows.append([name.replace("_", "-"), *(f"{error:+.2%}".replace("%", " %") for error in errors), where])
     count = len(found)
+    sizes = {
+        kind: [one["estimate"][f"peak_{kind}_bytes"] / one["truth"][f"peak_{kind}_bytes"] - 1 for one in found.values()]
+        for kind in ("allocated", "reserved")
+    }
     rest = {
         key: ", ".join(name.replace("_", "-") for name in read(PROGRAMS)[key]) for key in ("no_estimate", "no_truth")
     }
@@ -367,6 +371,7 @@ def coverage_on_programs() -> list[str]:
             f"{', '.join(sorted({one['commit'][:7] for one in found.values()}))}. The confidence level of each end",
             f"is 95 %. Below the upper bound are {said[0]}. Above the lower bound are {said[1]}.",
             f"Inside of both are {said[2]}.",
+            *errors_in_words(sizes),
             "The ranges are binomial intervals.",
             "The upper bound is the one that was printed. The lower bound is today's, made without the program. The",
             "last column says where the measurement was. Context and libraries are those of the estimate. Captured",

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import statistics
-
 from pages.blocks import block
 from pages.estimates import RESULTS
-from pages.results import percent, read, table, wrap
+from pages.results import errors_in_words, read, table, wrap
 
 LATER = RESULTS + "blind_programs_later.json"
 
@@ -26,11 +24,7 @@ def programs_with_libraries_and_threads() -> list[str]:
             errors[kind].append(abs(error))
         signed = (f"{error:+.2%}".replace("%", " %") for error in found.values())
         rows.append([name.replace("_", "-"), *signed, f"{'above' if is_above else 'below'} the bound"])
-    said = [
-        f"The error of {kind} bytes is {percent(statistics.median(sizes), 2)} in the median and"
-        f" {percent(max(sizes), 0)} at worst."
-        for kind, sizes in errors.items()
-    ]
+    said = errors_in_words(errors)
     missing = {key: ", ".join(name.replace("_", "-") for name in results[key]) for key in ("no_estimate", "no_truth")}
     first = next(iter(results["programs"].values()))
     return [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -68,6 +68,15 @@ def middle(values: Iterable[float]) -> float:
 def worst(values: Iterable[float]) -> float:
     """Return the largest of the sizes of errors."""
     return max(abs(value) for value in values)
+
+
+def errors_in_words(errors: Mapping[str, Sequence[float]]) -> list[str]:
+    """Return a sentence for each kind of bytes, with the median and the largest size of its errors."""
+    return [
+        f"The error of {kind} bytes is {percent(middle(found), 2)} in the median and {percent(worst(found), 0)} at"
+        " worst."
+        for kind, found in errors.items()
+    ]
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], right_from: int = 1) -> list[str]:
