@@ -176,7 +176,7 @@ def attributes_of(thing: object) -> dict[str, Any]:
     """Return an object's ``__dict__``; empty if it has none. A property of that name is not called."""
     for base in bases_of(type(thing)):
         reader = _names_of(base).get("__dict__")
-        if type(reader) in (GetSetDescriptorType, MemberDescriptorType):
+        if type(reader) is GetSetDescriptorType or type(reader) is MemberDescriptorType:
             found = reader.__get__(thing)
             return found if type(found) is dict else {}
     return {}

@@ -297,7 +297,7 @@ def _inside(place: _Place) -> Iterator[_Place]:
     elif issubclass(kind, _SEQUENCES):
         for inner in _ends(value):
             yield _Place(place.name, place.where, inner, depth, f"{place.path}[…]")
-    elif kind in (FunctionType, functools.partial):
+    elif kind is FunctionType or kind is functools.partial:  # ``in`` asks the class whether it is equal
         for name, where, inner in named_values(value):
             yield _Place(name or place.name, where if name else place.where, inner, depth, name or place.path)
     elif kind is MethodType:

@@ -259,3 +259,34 @@ def test_a_list_that_the_first_census_has_not_reached_is_compared_with_the_secon
     before, after = holders_after_a_short_census(lambda _: {}, monkeypatch)
     assert before is None
     assert (after["name"], after["more"]) == ("outputs", 10)
+
+
+class Refuses(type):
+    """A class that is not compared with others."""
+
+    def __eq__(cls, other: object) -> bool:
+        raise AssertionError("compared")
+
+    __hash__ = type.__hash__
+
+
+class Strange(metaclass=Refuses):
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+
+class StrangeLayer(nn.Linear, metaclass=Refuses):
+    pass
+
+
+def kept_by_strange_objects() -> dict[Key, Named]:
+    strange, layers = Strange([BLOCK] * 3), [StrangeLayer(2, 2) for _ in range(5)]
+    found, _ = named_objects(TimeLimit(10**10))
+    del strange, layers
+    return found
+
+
+def test_no_class_of_the_program_is_compared() -> None:
+    found = {(one.name, one.where): one.size for one in kept_by_strange_objects().values()}
+    assert found["value", "attribute of Strange"] == 3
+    assert found["layers", "local variable of kept_by_strange_objects"] == 5
