@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from backward_programs import SQUARE, UPDATES_IN_HOOKS
 from click.testing import CliRunner
 from programs import environment, write_script
 from quick import recorded
@@ -19,27 +20,16 @@ from gpuledger.services.runs import load
 
 pytestmark = pytest.mark.torch
 
-FUNCTIONS = """
+FUNCTIONS = f"""
 import torch
-
-class Square(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x * x
-
-    @staticmethod
-    def backward(ctx, gradient):
-        (x,) = ctx.saved_tensors
-        return 2 * x * gradient
-
+{SQUARE}
 def loss_of(weight, x):
     hidden = x @ weight  # product
     return Square.apply(hidden).mean()  # loss
 
 weight = torch.randn(64, 64, requires_grad=True)
 optimizer = torch.optim.SGD([weight], lr=0.1)
-for _ in range({steps}):
+for _ in range(STEPS):
     x = torch.randn(256, 64)
     loss = loss_of(weight, x)
     optimizer.zero_grad()
@@ -60,7 +50,7 @@ def where(line: str) -> str:
 
 
 def times_of(directory: Path, steps: int = 8) -> TimeBreakdown:
-    write_script(directory, FUNCTIONS.replace("{steps}", str(steps)))
+    write_script(directory, FUNCTIONS.replace("STEPS", str(steps)))
     recorded(["train.py"], directory, env=environment(GPULEDGER_PASSES=""))
     found = break_down_time(load(directory / "train.ledger").rank())
     assert found is not None
@@ -78,27 +68,11 @@ def test_every_operator_is_on_its_line_and_backward_on_that_of_its_forward(tmp_p
     }
 
 
-IN_BACKWARD = """
+IN_BACKWARD = f"""
 import torch
 
 model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64))
-means = {weight: torch.zeros_like(weight) for weight in model.parameters()}
-optimizers = {weight: torch.optim.SGD([weight], lr=0.1) for weight in model[1].parameters()}
-
-def update(weight):
-    with torch.no_grad():
-        means[weight].mul_(0.9).add_(weight.grad)  # mean
-        weight.sub_(0.1 * means[weight])  # change
-    weight.grad = None
-
-def step(weight):
-    optimizers[weight].step()  # step
-    optimizers[weight].zero_grad()
-
-for weight in model[0].parameters():
-    weight.register_post_accumulate_grad_hook(update)
-for weight in model[1].parameters():
-    weight.register_post_accumulate_grad_hook(step)
+{UPDATES_IN_HOOKS}
 for _ in range(12):
     loss = model(torch.randn(256, 64)).square().mean()  # forward
     loss.backward()

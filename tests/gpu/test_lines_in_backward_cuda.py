@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from backward_programs import SQUARE, UPDATES_IN_HOOKS
 
 torch = pytest.importorskip("torch")
 pytestmark = [
@@ -17,38 +18,12 @@ pytestmark = [
 import gpuledger  # noqa: E402
 from gpuledger.analyze.step.times import break_down_time  # noqa: E402
 
-TRAINING = """
+TRAINING = f"""
 import torch
-
-class Square(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x * x
-
-    @staticmethod
-    def backward(ctx, gradient):
-        (x,) = ctx.saved_tensors
-        return (2 * x) * gradient  # own backward
-
+torch.manual_seed(0)
+{SQUARE}
 model = torch.nn.Sequential(torch.nn.Linear(1024, 1024), torch.nn.Linear(1024, 1024)).cuda()
-means = {weight: torch.zeros_like(weight) for weight in model.parameters()}
-optimizers = {weight: torch.optim.SGD([weight], lr=0.1) for weight in model[1].parameters()}
-
-def update(weight):
-    with torch.no_grad():
-        means[weight].mul_(0.9).add_(weight.grad)  # mean
-        weight.sub_(0.1 * means[weight])  # change
-    weight.grad = None
-
-def step(weight):
-    optimizers[weight].step()  # step
-    optimizers[weight].zero_grad()
-
-for weight in model[0].parameters():
-    weight.register_post_accumulate_grad_hook(update)
-for weight in model[1].parameters():
-    weight.register_post_accumulate_grad_hook(step)
+{UPDATES_IN_HOOKS}
 data = torch.randn(4096, 1024, device="cuda")
 for _ in range(30):
     loss = Square.apply(model(data)).mean()  # forward
@@ -60,7 +35,7 @@ print([float(weight.double().sum()) for weight in model.parameters()])
 
 def test_what_backward_calls_is_on_its_own_line(tmp_path: Path) -> None:
     program, out = tmp_path / "train.py", tmp_path / "train.ledger"
-    program.write_text("import torch\ntorch.manual_seed(0)\n" + TRAINING)
+    program.write_text(TRAINING)
     bare = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=180, check=True)
     command = [sys.executable, "-m", "gpuledger", "run", "-q", "--out", str(out), str(program)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=True)

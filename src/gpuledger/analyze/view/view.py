@@ -63,7 +63,8 @@ class RunView:
     def rank_notes(self) -> tuple[tuple[int, str], ...]:
         """Return rank and note of every device, and of the ranks without a device here that have the same note.
 
-        Peaks outside the recorded steps stand beside the peak of the highest device.
+        Notes on peaks outside the recorded steps are left out for the device with the highest peak: the first line
+        of text output has them.
         """
         known = set(self.run.manifest.notes)
         of_devices = [(one.rank.number, note) for one in self.devices for note in one.summary.notes]

@@ -54,8 +54,8 @@ class UserHistory:
 
         self._observations = [
             Observation(record_memory_history(), Observer(enter, absorbs=absorbs)),
-            Observation(take_snapshot(), Observer(is_without, _without_our_events, absorbs=absorbs)),
-            Observation(list_segments(), Observer(is_without, _without_our_stacks, absorbs=absorbs)),
+            Observation(take_snapshot(), Observer(is_without, _of_snapshot, absorbs=absorbs)),
+            Observation(list_segments(), Observer(is_without, _of_segments, absorbs=absorbs)),
         ]
         tags = set_memory_tags()
         if tags is not None:
@@ -67,10 +67,19 @@ class UserHistory:
             self._observations.pop().remove()
 
 
-def _without_our_events(is_without: bool, snapshot: Any) -> None:
+def _of_snapshot(is_without: bool, snapshot: Any) -> None:
+    """Leave out what is ours: all events and stacks, or in the program's own history the events of our snapshots."""
     for trace in snapshot.get("device_traces", ()):
         trace[:] = [] if is_without else _without_our_snapshots(trace)
-    _without_our_stacks(is_without, snapshot.get("segments", ()))
+    _of_segments(is_without, snapshot.get("segments", ()))
+
+
+def _of_segments(is_without: bool, segments: Any) -> None:
+    """Leave out stacks, all of which are ours, or note that the program's own history has an event of its snapshot."""
+    if is_without:
+        _remove_stacks(segments)
+    else:
+        torch_private.note_snapshot(is_ours=False)
 
 
 def _without_our_snapshots(trace: list[Any]) -> list[Any]:
@@ -80,10 +89,7 @@ def _without_our_snapshots(trace: list[Any]) -> list[Any]:
     return kept[::-1]
 
 
-def _without_our_stacks(is_without: bool, segments: Any) -> None:
-    if not is_without:
-        torch_private.note_snapshot(is_ours=False)
-        return
+def _remove_stacks(segments: Any) -> None:
     for segment in segments:
         for held in (segment, *segment["blocks"]):
             if "frames" in held:

@@ -230,10 +230,11 @@ class Failures:
 
 def _frames_of_backward() -> list[list[Any]]:
     """Return the program's frames of the thread that waits for backward: file, line and function, innermost first."""
+    waiting = None
     with suppress(Exception):  # an audit hook of the program can refuse to show the frames of threads
-        own = (one for one in _lines(frame_of_backward(), None) if is_of_program(one[0]))
-        return [[at.f_code.co_filename, line, at.f_code.co_name] for at, line in islice(own, MAX_FRAMES)]
-    return []
+        waiting = frame_of_backward()
+    own = (one for one in _lines(waiting, None) if is_of_program(one[0]))
+    return [[at.f_code.co_filename, line, at.f_code.co_name] for at, line in islice(own, MAX_FRAMES)]
 
 
 def is_of_program(frame: FrameType) -> bool:
