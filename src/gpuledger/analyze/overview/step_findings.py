@@ -206,7 +206,7 @@ def outside_modules(facts: PeakFacts) -> Finding | None:
     of_pass = facts.held(blocks & (facts.born_in("forward") | facts.born_in("backward")))
     action, advice = _OF_THE_LOSS if facts.is_trained and 2 * of_pass >= size else _OF_OTHER_CODE
     if line and 2 * facts.held(blocks & facts.is_on(line)) >= size:
-        action = f"reduce tensors outside modules, most of them of {line}"
+        action = f"reduce tensors outside modules, most of them allocated at {line}"
     return Finding(
         f"Tensors outside modules are {facts.share(size)} of the peak",
         f"{format_bytes(size)} of activations, temporaries and workspaces, the largest block {format_bytes(largest)}"

@@ -396,8 +396,8 @@ def test_an_inference_is_not_told_of_a_loss(tmp_path: Path) -> None:
             result = result * 2 + result
     found = named(recording.run().rank(), "Tensors outside modules")
     assert found
-    assert "most of them of test_findings.py:" in found.action
-    assert "loss" not in found.action.partition(" of test_findings.py:")[0] + found.advice
+    assert "most of them allocated at test_findings.py:" in found.action
+    assert "loss" not in found.action.partition(" at test_findings.py:")[0] + found.advice
 
 
 @pytest.mark.torch
@@ -540,7 +540,7 @@ def test_logits_and_loss_outside_modules_are_named(tmp_path: Path) -> None:
     again = named(with_line, "Tensors outside modules")
     assert again
     assert again.evidence.endswith(f"allocated at {line}")
-    assert again.action == f"reduce tensors outside modules, most of them of {line}"
+    assert again.action == f"reduce tensors outside modules, most of them allocated at {line}"
 
 
 def test_fit_says_which_change_makes_a_run_fit(tmp_path: Path) -> None:
