@@ -71,12 +71,12 @@ def test_the_switch_shows_a_steps_time_by_module(opened: Opened, times: TimeBrea
 
 def test_the_state_says_which_currency(open_report: Callable[..., Opened], run: Run) -> None:
     first = open_report(ledger=run.path)
-    first.page.click('[data-card="busy"]')
+    first.follow_card("busy")
     assert "metric=time" in first.state
     second = open_report(state=first.state, ledger=run.path)
     assert amounts(second) == amounts(first)
     assert second.page.locator("#metric-time").get_attribute("aria-pressed") == "true"
-    second.page.click('[data-card="recorded_peak_allocated_bytes"]')
+    second.follow_card("recorded_peak_allocated_bytes")
     assert second.text("#instant-name") == "At the peak"
 
 
@@ -94,7 +94,7 @@ def test_joules_close_on_the_counter(opened: Opened) -> None:
     assert opened.text('[data-card="step_energy_j"] .card-value') == "100.00 J"
     assert "6.25 J per sample" in opened.text('[data-card="step_energy_j"]')
     assert "63.7 samples/s at batch 16" in opened.text('[data-card="step_time_ns"]')
-    opened.page.click('[data-card="step_energy_j"]')
+    opened.follow_card("step_energy_j")
     assert "metric=energy" in opened.state
     assert opened.text("#instant-bytes") == "100.00 ± 2.00 J"
     assert "base power 120 W" in opened.text("#instant-where")

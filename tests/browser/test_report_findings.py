@@ -63,8 +63,8 @@ def test_code_at_the_beginning_of_a_sentence_stays_as_it_is(
 
 def test_a_click_searches_for_what_it_names(opened: Opened, findings: tuple[Finding, ...]) -> None:
     place = next(number for number, finding in enumerate(findings) if finding.search)
-    opened.page.locator(".finding-title").nth(place).click()
-    opened.wait_for_search(findings[place].search)
+    opened.follow(opened.page.locator(".finding-title").nth(place))
+    assert opened.page.locator("#search").input_value() == findings[place].search
     assert "parts match" in opened.text("#matched")
     assert opened.complaints == []
 

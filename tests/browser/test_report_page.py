@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -288,15 +287,15 @@ def test_an_address_reaches_nothing_that_objects_inherit(open_report: Callable[.
 
 def test_cards_lead_to_what_they_say(opened: Opened) -> None:
     opened.page.click("#to-end")
-    opened.page.click('[data-card="recorded_peak_allocated_bytes"]')
-    opened.page.locator("#instant-name", has_text=re.compile("^At the peak$")).wait_for()
-    opened.page.click('[data-card="largest_category"]')
+    opened.follow_card("recorded_peak_allocated_bytes")
+    assert opened.text("#instant-name") == "At the peak"
+    opened.follow_card("largest_category")
     category = opened.text('[data-card="largest_category"] .card-value')
-    opened.wait_for_search(category.replace(" ", "_"))
-    opened.page.click('[data-card="step_time_ns"]')
-    opened.page.wait_for_url("**zoom=**")
-    opened.page.click('[data-card="recorded_peak_reserved_bytes"]')
-    opened.page.locator('#scale[aria-pressed="true"]').wait_for()
+    assert opened.page.locator("#search").input_value() == category.replace(" ", "_")
+    opened.follow_card("step_time_ns")
+    assert "zoom=" in opened.state
+    opened.follow_card("recorded_peak_reserved_bytes")
+    assert opened.page.locator("#scale").get_attribute("aria-pressed") == "true"
 
 
 def test_a_category_can_be_hidden(opened: Opened) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from playwright.sync_api import ConsoleMessage, Error, Page, Request
+    from playwright.sync_api import ConsoleMessage, Error, Locator, Page, Request
 
 
 @dataclass
@@ -50,9 +50,16 @@ class Opened:
         """Return the exact value that a GPU holds."""
         return self.page.locator(f'[data-card="{key}"] .card-value').get_attribute("data-value") or ""
 
-    def wait_for_search(self, words: str) -> None:
-        """Wait until the report searches for these words. After a click on a link, the new address comes later."""
-        self.page.wait_for_function("words => document.querySelector('#search').value === words", arg=words)
+    def follow(self, link: Locator) -> None:
+        """Click a link of the page and wait until the report shows its address, which comes later than the click."""
+        listen = "window.shown = new Promise((done) => addEventListener('hashchange', done, {once: true}))"
+        self.page.evaluate(f"() => {{ {listen}; }}")
+        link.click()
+        self.page.evaluate("() => window.shown.then(() => null)")
+
+    def follow_card(self, key: str) -> None:
+        """Click a card of the header and wait until the report shows what it leads to."""
+        self.follow(self.page.locator(f'[data-card="{key}"]'))
 
     @property
     def state(self) -> str:
