@@ -13,13 +13,14 @@ import toy_vendor
 from folders import RECORDINGS
 from programs import Ended, environment, execute
 from quick import quick_gpuledger
+from stubbed import measured_well
 from toy_vendor import COUNTER, GIB, HELD_BYTES, MIB, WATTS
 
 from gpuledger.cards import opening
 from gpuledger.collect.memory.device_readings import CardReader
 from gpuledger.model.journal.journal import JournalWriter, Part, write_plain
 from gpuledger.model.journal.reading import Journal, read_journal
-from gpuledger.model.run import read_run
+from gpuledger.model.run import Run, read_run
 from gpuledger.model.run_directory import write_json
 
 pytestmark = pytest.mark.torch
@@ -52,12 +53,22 @@ def gpuledger(directory: Path, *words: str, **settings: str) -> Ended:
     return execute([*quick_gpuledger(), *words], directory, place)
 
 
-def test_watch_reads_it_from_a_process_of_its_own(tmp_path: Path) -> None:
-    program = "import time; time.sleep(1); open('busy', 'w').close(); time.sleep(1)"
-    words = ("watch", "--out", "w", "--", sys.executable, "-c", program)
-    ended = gpuledger(tmp_path, *words, TOY_BUSY=str(tmp_path / "busy"))
+def watch_in(directory: Path, pause_s: float) -> Run:
+    """Return the watch of a command that uses the GPU from its middle on."""
+    busy = directory / "busy"
+    busy.unlink(missing_ok=True)
+    program = f"import time; time.sleep({pause_s}); open('busy', 'w').close(); time.sleep({pause_s})"
+    words = ("watch", "--out", "w", "--force", "--", sys.executable, "-c", program)
+    ended = gpuledger(directory, *words, TOY_BUSY=str(busy))
     assert (ended.status, ended.stdout) == (0, b""), ended.stderr
-    run = read_run(tmp_path / "w.ledger")
+    return read_run(directory / "w.ledger")
+
+
+def test_watch_reads_it_from_a_process_of_its_own(tmp_path: Path) -> None:
+    run = measured_well(
+        lambda pause_s: watch_in(tmp_path, pause_s),
+        lambda run: all(row["energy_j"] is not None for row in run.rank().table("windows").to_pylist()),
+    )
     assert [one.to_json() for one in run.rank().manifest.devices] == [
         {
             "device_idx": 0,

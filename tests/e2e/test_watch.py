@@ -14,28 +14,36 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from present import present
-from programs import GPULEDGER, execute, manifest
+from programs import GPULEDGER, Ended, execute, manifest
 from quick import quick_gpuledger, quick_python
-from stubbed import library_directory, sampler_of, watch, with_stub
+from stubbed import is_exact, library_directory, measured_well, sampler_of, watch, with_stub
 
 from gpuledger.analyze.samples.series import PROCESS_SOURCE, STAND_IN_SOURCE, build_series
-from gpuledger.analyze.samples.watched import watched
+from gpuledger.analyze.samples.watched import Watched, watched
 from gpuledger.cli.main import main
 from gpuledger.services.runs import load
-
-BUSY = "import time; time.sleep(0.7)"
 
 
 def notes_of(run: Path) -> list[str]:
     return [*manifest(run)["notes"], *load(run).rank().manifest.notes]
 
 
+def watched_for(pause_s: float, directory: Path, **script: float) -> tuple[Ended, Watched]:
+    """Return how a watch of a command of this length ended, and the figures of its GPU."""
+    source = f"import time; time.sleep({pause_s}); print('hello')"
+    ended = watch(["--out", "w", "--force", "--", sys.executable, "-c", source], directory, **script)
+    (figures,) = watched(load(directory / "w.ledger"))
+    return ended, figures
+
+
 def test_a_command_is_watched_and_its_figures_are_known(tmp_path: Path) -> None:
-    ended = watch(["--out", "w", "--", sys.executable, "-c", BUSY + "; print('hello')"], tmp_path, watts=250)
+    ended, figures = measured_well(
+        lambda pause_s: watched_for(pause_s, tmp_path, watts=250),
+        lambda found: is_exact(found[1].energy_j, found[1].energy_uncertainty_j) and found[1].samples > 20,
+    )
     assert (ended.status, ended.stdout) == (0, b"hello\n")
     assert b"Energy" in ended.stderr
     run = load(tmp_path / "w.ledger")
-    (figures,) = watched(run)
     assert figures.energy_j is not None
     assert figures.duration_s is not None
     uncertainty_j = present(figures.energy_uncertainty_j)
@@ -161,8 +169,10 @@ def test_what_exists_is_not_overwritten(tmp_path: Path) -> None:
 def test_what_a_card_does_not_tell_is_null(
     script: dict[str, float], energy: float | None, power: float | None, tmp_path: Path
 ) -> None:
-    watch(["--out", "w", "--", sys.executable, "-c", BUSY], tmp_path, **script)
-    (figures,) = watched(load(tmp_path / "w.ledger"))
+    figures = measured_well(
+        lambda pause_s: watched_for(pause_s, tmp_path, **script)[1],
+        lambda found: (found.energy_j is None) == (energy is None) and found.samples > 10,
+    )
     assert (figures.energy_j is None) == (energy is None)
     assert figures.peak_power_w == (None if power is None else pytest.approx(power, abs=0.01))
     assert figures.samples > 10
@@ -192,7 +202,15 @@ def test_the_bytes_of_the_commands_own_processes_are_told_apart(tmp_path: Path) 
     """A grandchild that lives for a second is the command's; a stranger is not, and no sign of a container."""
     owner = tmp_path / "owner"
     owner.write_text("1")
-    source = f"import os, time; time.sleep(0.4); open({str(owner)!r}, 'w').write(str(os.getpid())); time.sleep(0.6)"
+    source = f"""
+import os, pathlib, time
+time.sleep(0.4)
+owner, seen = pathlib.Path({str(owner)!r}), pathlib.Path({str(owner) + ".seen"!r})
+owner.write_text(str(os.getpid()))
+while seen.read_text() != owner.read_text():
+    time.sleep(0.02)
+time.sleep(0.6)
+"""
     (tmp_path / "own.py").write_text(source)
     environment = {**with_stub(tmp_path, pid_bytes=7e8), "STUB_NVML_PID": str(owner)}
     command = [*quick_gpuledger(), "watch", "--out", "w", "--", "sh", "-c", f"{sys.executable} own.py; true"]
@@ -274,38 +292,61 @@ def test_a_process_that_runs_already(tmp_path: Path) -> None:
     assert other.pid in run.rank().manifest.pids
 
 
+def variants_of(pause_s: float, directory: Path) -> list[dict[str, Any]]:
+    """Return the figures of a short and a long command, after one that fails has run, too."""
+    variants = f"short={pause_s},long={4 * pause_s},bad=x"
+    words = ["--out", "v", "--force", "--variants", variants, "--", sys.executable, "-c"]
+    assert watch([*words, "import sys, time; time.sleep(float('{variant}'))"], directory).status == 1
+    done = execute([*quick_gpuledger(), "compare", "--json", "v/short.ledger", "v/long.ledger"], directory)
+    figures: list[dict[str, Any]] = json.loads(done.stdout)[:2]
+    return figures
+
+
 def test_variants_are_run_and_compared(tmp_path: Path) -> None:
-    words = ["--out", "v", "--variants", "short=0.1,long=1.5,bad=x", "--", sys.executable, "-c"]
-    ended = watch([*words, "import sys, time; time.sleep(float('{variant}'))"], tmp_path)
-    assert ended.status == 1
+    short, long = measured_well(
+        lambda pause_s: variants_of(pause_s, tmp_path),
+        lambda figures: all(one["energy_j"] is not None for one in figures),
+    )
     assert {path.name for path in (tmp_path / "v").iterdir()} == {"short.ledger", "long.ledger", "bad.ledger", "plots"}
     assert {path.name for path in (tmp_path / "v" / "plots").iterdir()} >= {"compared.md", "compared.csv"}
     assert manifest(tmp_path / "v" / "bad.ledger")["exit_status"] == 1
-    done = execute([*quick_gpuledger(), "compare", "--json", "v/short.ledger", "v/long.ledger"], tmp_path)
-    short, long = json.loads(done.stdout)[:2]
     assert short["duration_s"] < long["duration_s"]
     assert short["energy_j"] < long["energy_j"]
 
 
 PYTHON = """
 import json, time, gpuledger
-with gpuledger.watch("mine", out="mine") as watch:
+with gpuledger.watch("mine", out="mine", force=True) as watch:
     with watch.window("outer"):
-        time.sleep(0.5)
+        time.sleep({pause_s})
         with watch.window("inner"):
-            time.sleep(0.4)
+            time.sleep({pause_s})
     with watch.window("short"):
         pass
 print(json.dumps([watch.energy_j, watch.energy_uncertainty_j, watch.windows]))
 """
 
 
+def windows_of(pause_s: float, directory: Path) -> tuple[list[Any], list[dict[str, Any]]]:
+    """Return what the program has printed, and the rows of its windows."""
+    program = PYTHON.format(pause_s=pause_s)
+    done = execute([quick_python(), "-c", program], directory, with_stub(directory, watts=200))
+    return json.loads(done.stdout), load(directory / "mine.ledger").rank().table("windows").to_pylist()
+
+
+def are_windows_exact(found: tuple[list[Any], list[dict[str, Any]]]) -> bool:
+    """Return whether the energy of all windows is exact but for a short one, which was not held up."""
+    by_name = {row["name"]: row for row in found[1]}
+    short = by_name.pop("short")
+    exact = (is_exact(row["energy_j"], row["uncertainty_j"]) for row in by_name.values())
+    return all(exact) and short["end_ns"] - short["start_ns"] < 1e8
+
+
 def test_from_python_with_named_windows(tmp_path: Path) -> None:
-    done = execute([quick_python(), "-c", PYTHON], tmp_path, with_stub(tmp_path, watts=200))
-    energy_j, uncertainty_j, windows = json.loads(done.stdout)
-    assert windows["short"] is None  # below the counter's resolution, and not 0 J
-    rows = load(tmp_path / "mine.ledger").rank().table("windows").to_pylist()
+    printed, rows = measured_well(lambda pause_s: windows_of(pause_s, tmp_path), are_windows_exact)
+    energy_j, uncertainty_j, windows = printed
     took_s = {row["name"]: (row["end_ns"] - row["start_ns"]) / 1e9 for row in rows}
+    assert windows["short"] is None  # below the counter's resolution, and not 0 J
     assert windows["outer"] == pytest.approx(200 * took_s["outer"], rel=0.1)
     assert windows["inner"] == pytest.approx(200 * took_s["inner"], rel=0.15)
     assert energy_j == pytest.approx(200 * took_s[None], rel=0.1)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from programs import execute
-from stubbed import sampler_of, with_stub
+from stubbed import PAUSES_S, is_exact, measured_well, sampler_of, with_stub
 
 import gpuledger
 from gpuledger.analyze.samples.watched import watched
@@ -96,16 +96,22 @@ def test_an_error_of_the_block_goes_on_though_the_run_cannot_be_kept(
     ]
 
 
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_forked_child_leaves_the_watch_to_its_parent() -> None:
-    with gpuledger.watch("forked") as watch:
+def watch_that_forks(pause_s: float) -> gpuledger.Watch:
+    """Return a watch that a forked child has tried to end."""
+    with gpuledger.watch("forked", force=True) as watch:
         assert repr(watch) == "<Watch 'forked': watching into forked.ledger>"
         child = os.fork()
         if not child:
             watch.__exit__(None, None, None)
             os._exit(0 if repr(watch) == "<Watch 'forked': watching into forked.ledger>" else 1)
         assert os.waitpid(child, 0)[1] == 0
-        time.sleep(0.3)
+        time.sleep(pause_s)
+    return watch
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_leaves_the_watch_to_its_parent() -> None:
+    watch = measured_well(watch_that_forks, lambda watch: is_exact(watch.energy_j, watch.energy_uncertainty_j))
     assert repr(watch) == "<Watch 'forked': ended, forked.ledger>"
     assert watch.energy_j == pytest.approx(200 * (watch.figures.duration_s or 0), rel=0.1)
 
@@ -136,8 +142,7 @@ def are_measured_apart(pause_s: float) -> bool:
 
 
 def test_windows_of_one_name_are_summed_and_an_inner_one_is_not_the_whole() -> None:
-    """A sampler that waits for a processor sees too little of a short window: then of a longer one."""
-    assert any(are_measured_apart(pause_s) for pause_s in (0.4, 2, 10))
+    assert any(are_measured_apart(pause_s) for pause_s in PAUSES_S)
 
 
 def test_what_is_interrupted_at_its_start_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
