@@ -26,6 +26,7 @@ from gpuledger.analyze.memory.peaks import allocator_peaks
 from gpuledger.analyze.memory.small_states import SHARE, has_8_bit_form
 from gpuledger.analyze.overview.balance import STATED_POOL, read_card
 from gpuledger.analyze.overview.finding import Finding
+from gpuledger.analyze.overview.grown_memory import grown_memory
 from gpuledger.analyze.overview.kept_advice import find_holder, kept_advice, kept_module, place_of
 from gpuledger.analyze.overview.kept_steps import find_kept
 from gpuledger.analyze.overview.peak_facts import Mask, PeakFacts
@@ -192,6 +193,11 @@ def _kept_activations(facts: PeakFacts) -> Finding | None:
     )
 
 
+def _what_grows(facts: PeakFacts) -> Finding | None:
+    """Report what every recorded step keeps, or else what grows in the program, as with each evaluation."""
+    return _kept_activations(facts) or grown_memory(facts)
+
+
 def _fragmentation(facts: PeakFacts) -> Finding | None:
     """Report fragmentation: reserved bytes are far above the peak of allocated bytes. Pools of CUDA graphs are not."""
     if facts.device_idx < 0:
@@ -279,7 +285,7 @@ RULES: tuple[Callable[[PeakFacts], Finding | None], ...] = (
     optimizer_temporaries,
     outside_modules,
     one_line,
-    _kept_activations,
+    _what_grows,
     _fragmentation,
     _other_processes,
 )

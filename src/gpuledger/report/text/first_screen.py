@@ -166,8 +166,8 @@ def _loop(device: DeviceView) -> list[str]:
 
 
 def _replayed(device: DeviceView) -> list[Finding]:
-    """Return the findings with a saving that was replayed from this run: what every step keeps, then the largest."""
-    replayed = [finding for finding in device.findings if finding.is_replayed]
+    """Return what grows, and then the findings with the largest savings that were replayed from this run."""
+    replayed = [finding for finding in device.findings if finding.is_replayed or finding.grows]
     return sorted(replayed, key=lambda finding: not finding.grows)[:SAVINGS]
 
 

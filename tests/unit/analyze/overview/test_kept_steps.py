@@ -238,6 +238,7 @@ def test_on_a_gpu_the_counters_of_later_steps_decide(rises: bool, is_leak: bool,
             "device_idx": [-1] * STEPS,
             "step": list(steps),
             "allocated_bytes": [10**6 + (131_072 * step if rises else 0) for step in steps],
+            **{name: [None] * STEPS for name in ("peak_allocated_bytes", "blocks", "host_bytes")},
         }
         tables = {name: rank.table(name) for name in names} | {"step_memory": pa.table(counters)}
         kept = KeptRank(rank.number, rank.directory, replace(rank.manifest, kept_blocks=None), tables=tables)

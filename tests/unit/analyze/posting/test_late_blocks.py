@@ -407,3 +407,77 @@ def test_a_module_that_is_known_is_not_replaced(tmp_path: Path) -> None:
     (failure,) = explain_oom(by_order, replays=False)
     assert f"module {failure.module} by order" in request_text(by_order, failure)
     assert oom_document(0, failure)["is_module_by_order"]
+
+
+def of_older_steps(journal: Journal) -> Journal:
+    """Return a journal in which the allocator no longer has the events of the blocks."""
+    events = {name: values[:0] for name, values in journal.tables["failure_events"].items()}
+    return replace(journal, tables={**journal.tables, "failure_events": events})
+
+
+def kept_for_backward(history: DeviceHistory) -> list[int]:
+    """Return activations of the last step, largest first, whose line has no other owner for a block of their size."""
+    owners, sizes = history.owners, history.lives.requested_bytes
+    forward = [one for one in last_step(history).tolist() if owners.phase[one] == Phase.FORWARD]
+    of_line: dict[tuple[int, int], set[tuple[int, int]]] = {}
+    for one in forward:
+        key = int(owners.stack_id[one]), int(sizes[one])
+        of_line.setdefault(key, set()).add((int(owners.category[one]), int(owners.module_id[one])))
+    sole = [
+        one
+        for one in forward
+        if owners.stack_id[one] >= 0
+        and owners.category[one] == CATEGORIES.index("activation")
+        and len(of_line[int(owners.stack_id[one]), int(sizes[one])]) == 1
+    ]
+    return sorted(sole, key=lambda one: -int(sizes[one]))
+
+
+def test_a_block_of_another_order_has_the_owner_of_its_line(tmp_path: Path) -> None:
+    """A list keeps what an evaluation has allocated, of which the recorded steps had none."""
+    journal, history = recorded("gpt2", tmp_path)
+    owners, sizes = history.owners, history.lives.requested_bytes
+    kept = kept_for_backward(history)[:6]
+    failing = of_older_steps(failing_with(journal, np.array([117 << 20, *sizes[kept].tolist()]), history))
+    failing = with_own_stacks(failing, [-1, *owners.stack_id[kept].tolist()])
+    found = find_owners_of_late_blocks(failing, history, failing.facts["oom"][0], np.arange(7))
+    assert found.known_by.tolist() == [-1] + [BY_STACK] * 6
+    assert found.category.tolist() == [-1] + [CATEGORIES.index("activation")] * 6
+    same_lines = [
+        {int(owners.module_id[one]) for one in last_step(history).tolist() if owners.stack_id[one] == stack}
+        for stack in owners.stack_id[kept].tolist()
+    ]
+    assert all(
+        module in {-1, *of_line} for module, of_line in zip(found.module_id[1:].tolist(), same_lines, strict=True)
+    )
+    assert found.stack_id[1:].tolist() == owners.stack_id[kept].tolist()
+
+
+@pytest.mark.parametrize(("with_stack", "is_known"), [(4, True), (3, True), (2, False)])
+def test_a_block_without_a_stack_has_the_category_of_most_blocks_of_its_size(
+    with_stack: int, is_known: bool, tmp_path: Path
+) -> None:
+    """Of six blocks with a size that no recorded step has, most must have a line."""
+    journal, history = recorded("gpt2", tmp_path)
+    stack = int(history.owners.stack_id[kept_for_backward(history)[0]])
+    failing = of_older_steps(failing_with(journal, np.full(6, 117 << 20), history))
+    failing = with_own_stacks(failing, [stack] * with_stack)
+    found = find_owners_of_late_blocks(failing, history, failing.facts["oom"][0], np.arange(6))
+    others = range(with_stack, 6)
+    category = CATEGORIES.index("activation")
+    assert found.category[:with_stack].tolist() == [category] * with_stack
+    assert [int(found.category[one]) for one in others] == [category if is_known else -1 for _ in others]
+    assert [int(found.known_by[one]) for one in others] == [BY_SIZE if is_known else -1 for _ in others]
+
+
+def test_what_outlives_its_step_is_not_temporary(tmp_path: Path) -> None:
+    journal, history = recorded("gpt2", tmp_path)
+    block = kept_for_backward(history)[0]
+    same_line = history.owners.stack_id == history.owners.stack_id[block]
+    history.owners.category[same_line] = CATEGORIES.index("temporary")
+    failing = failing_with(journal, np.array([117 << 20]), history)
+    failing = with_own_stacks(failing, [int(history.owners.stack_id[block])])
+    older = of_older_steps(failing)
+    for one, category in ((failing, CATEGORIES.index("temporary")), (older, -1)):
+        found = find_owners_of_late_blocks(one, history, one.facts["oom"][0], np.arange(1))
+        assert (found.known_by[0], found.category[0]) == (BY_STACK, category)

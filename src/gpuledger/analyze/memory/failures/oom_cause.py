@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gpuledger.analyze.memory.failures.replayed_settings import FailureReplay
     from gpuledger.analyze.memory.growth import Growth
     from gpuledger.analyze.memory.lines.loop_growth import LoopGrowth
-    from gpuledger.model.flight_facts import FailedAllocation
+    from gpuledger.model.flight_facts import FailedAllocation, Holder
     from gpuledger.model.manifest import OptimizerFacts
 
 _CONTEXT_BYTES = 1 << 30
@@ -85,6 +85,16 @@ class Cause:
 
     kind: str
     sentence: str
+
+
+def is_grown(evidence: Evidence) -> bool:
+    """Return whether growth is a large part of the memory, so that it is the cause."""
+    return bool(_growth(evidence))
+
+
+def holder_text(holder: Holder) -> str:
+    """Return what grows and its name: ``list outputs``, ``the autograd graph of total``."""
+    return f"{'the autograd graph of' if holder.kind == 'graph' else holder.kind} {holder.shown_name}"
 
 
 def find_cause(evidence: Evidence) -> Cause:
@@ -208,9 +218,7 @@ def _growth(of: Evidence) -> str:
     least_frac = _MOST_FRAC if is_short else _PART_FRAC
     if growth.grown_bytes < max(of.tried_bytes, least_frac * of.state.allocated_bytes):
         return ""
-    holder = growth.holder
-    what = "" if holder is None else "the autograd graph of" if holder.kind == "graph" else holder.kind
-    held = "" if holder is None else f", held by {what} {holder.shown_name}"
+    held = "" if growth.holder is None else f", held by {holder_text(growth.holder)}"
     return (
         f"Memory has grown by {format_bytes(round(growth.step_bytes))} per step since step {growth.since_step}, "
         f"{format_bytes(growth.grown_bytes)} in total{held}"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from gpuledger.analyze.memory.failures.oom_cause import holder_text, is_grown
 from gpuledger.analyze.memory.failures.smaller_blocks import SmallerBlocks
 from gpuledger.analyze.memory.small_states import LARGE_BYTES, LEAST_ELEMENTS, SHARE, SMALL_BYTES, has_8_bit_form
 from gpuledger.units import format_bytes
@@ -24,6 +25,7 @@ _MOST_GPUS = 3
 """Number of GPUs for which the requests are replayed, which takes up to a second each."""
 _ORDER = {True: 0, None: 1, False: 2}
 _EXPANDABLE = "expandable_segments:True"
+_POSTPONED = "only postpones the error, because memory grows"
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,8 @@ class Remedy:
 def find_remedies(evidence: Evidence) -> tuple[Remedy, ...]:
     """Return changes, those with which the request would have fitted first, then by what they free.
 
-    A leak comes before everything else, and then a limit that the program has set itself.
+    A leak comes before everything else, and then a limit that the program has set itself. Beside a leak that is the
+    cause, no other change lasts.
 
     The last requests are replayed with each setting of the allocator, with smaller blocks, or on a larger GPU. Settings
     with which the request would not have fitted are left out, except for the one that PyTorch's own message names.
@@ -67,7 +70,12 @@ def find_remedies(evidence: Evidence) -> tuple[Remedy, ...]:
     if room > unreserved:  # otherwise the process's own limit comes first
         found.append(Remedy("end other processes on the GPU", other, evidence.tried_bytes <= room))
     found.sort(key=lambda one: (_ORDER[one.fits], -one.saving_bytes))
-    return (*_leak(evidence, unreserved), *_own_limit(evidence), *found)
+    others = [*_own_limit(evidence), *found]
+    if is_grown(evidence):
+        others = [
+            replace(one, note="; ".join(filter(None, (one.note, _POSTPONED)))) if one.fits else one for one in others
+        ]
+    return (*_leak(evidence, unreserved), *others)
 
 
 def _for_a_library(evidence: Evidence) -> tuple[Remedy, ...]:
@@ -172,8 +180,10 @@ def _leak(evidence: Evidence, unreserved: int) -> list[Remedy]:
     """Return the change that frees what grows, if something does."""
     if evidence.growth is None:
         return []
-    saving = evidence.growth.grown_bytes
-    return [Remedy("free what grows step after step", saving, evidence.tried_bytes <= unreserved + saving)]
+    saving, holder = evidence.growth.grown_bytes, evidence.growth.holder
+    held = "" if holder is None else f"held by {holder_text(holder)}"
+    fits = evidence.tried_bytes <= unreserved + saving
+    return [Remedy("free what grows step after step", saving, fits, held)]
 
 
 def _own_limit(evidence: Evidence) -> list[Remedy]:

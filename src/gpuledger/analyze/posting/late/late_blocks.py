@@ -1,10 +1,11 @@
 """Owners of blocks that were allocated after the recorded steps, where no thread was tagged any more.
 
-A block's line is known from its own Python stack, if one was taken. The rest comes from another block. A block is known
+A block's line is known from its own Python stack, if one was taken. Its owner is then that of the recorded blocks of
+this line, unless the order of its step says it. The rest comes from another block. A block is known
 by its address if it is allocated since the recorded steps, or if the error happened in them. It is known by order if it
 is the same allocation of its step as one of a recorded step, or of a step of which all stacks were taken. These steps
 can have another batch. It is known by size if the allocations of its step are not known, and all blocks of that size in
-a recorded step have one owner.
+a recorded step have one owner, or all blocks of that size with a stack of their own one category.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuledger.analyze.posting.late.kept_allocations import KeptAllocations, own_stacks, read_kept_allocations
+from gpuledger.analyze.posting.late.line_owners import UNKNOWN, LineOwners, Lines, Owner, common_to
 from gpuledger.analyze.posting.late.step_orders import StepMatch, match_step
 from gpuledger.analyze.posting.replay import NEVER
 from gpuledger.model.accounts import CATEGORIES, LASTING_CATEGORIES, Phase
 from gpuledger.model.journal.journal import REASONS
 from gpuledger.model.journal.reading import Journal
-from gpuledger.model.source_files import is_framework
 
 if TYPE_CHECKING:
     from gpuledger.analyze.posting.device import DeviceHistory
@@ -97,13 +98,51 @@ def find_owners_of_late_blocks(
     """
     table = journal.tables["failure_blocks"]
     address, live = table["address"][rows].tolist(), np.flatnonzero(table["state"][rows] != 0).tolist()
-    own, lines = _stacks_of_live(journal, failure), _Lines(journal)
+    own, lines = _stacks_of_live(journal, failure), Lines(journal)
     found = LateBlocks.unknown(rows.size)
     if history is not None:
         _compare(found, journal, history, failure, lines, {row: address[row] for row in live}, own, rows)
     for row in live:
         _use_own_stack(found, row, own.get(address[row], -1), lines)
+    if history is not None and own:
+        sizes = table["requested_bytes"][rows]
+        outlived = found.step != int(failure.get("step") or -1)
+        _compare_lines(found, np.array(live), sizes, outlived, LineOwners(history, lines), lines)
     return found
+
+
+def _compare_lines(
+    found: LateBlocks, live: I64, sizes: I64, outlived: NDArray[np.bool_], owners: LineOwners, lines: Lines
+) -> None:
+    """Fill the rows of blocks of which the line is known, and of blocks that outlived their step and have such a size.
+
+    The line of most blocks of a size must be known, and all of these must have one category.
+    """
+    is_own = found.known_by[live] == BY_STACK
+    for row in live[is_own & (found.category[live] < 0)].tolist():
+        line, size = lines.of(int(found.stack_id[row])), int(sizes[row])
+        _put_owner(found, row, owners.of(line, size, outlived=bool(outlived[row])))
+    old = live[outlived[live]]
+    of_size: dict[int, list[int]] = {}
+    for row in old[found.known_by[old] == BY_STACK].tolist():
+        of_size.setdefault(int(sizes[row]), []).append(row)
+    unknown = old[found.known_by[old] < 0]
+    for size in np.unique(sizes[unknown]).tolist():
+        same, others = of_size.get(size, []), unknown[sizes[unknown] == size].tolist()
+        owner = common_to(Owner(*_owner_of(found, row)) for row in same) if len(same) >= len(others) else UNKNOWN
+        stacks = {int(found.stack_id[row]) for row in same}
+        for row in others if owner.category >= 0 else ():
+            found.known_by[row] = BY_SIZE
+            found.stack_id[row] = stacks.copy().pop() if len(stacks) == 1 else -1
+            _put_owner(found, row, owner)
+
+
+def _owner_of(found: LateBlocks, row: int) -> tuple[int, int, int]:
+    return int(found.category[row]), int(found.module_id[row]), int(found.phase[row])
+
+
+def _put_owner(found: LateBlocks, row: int, owner: Owner) -> None:
+    found.category[row], found.module_id[row], found.phase[row] = owner
 
 
 def _compare(
@@ -111,7 +150,7 @@ def _compare(
     journal: Journal,
     history: DeviceHistory,
     failure: Mapping[str, Any],
-    lines: _Lines,
+    lines: Lines,
     live: Mapping[int, int],
     own: Mapping[int, int],
     rows: I64,
@@ -179,7 +218,7 @@ def find_module_of_request(journal: Journal, history: DeviceHistory, failure: Ma
     if not mine.size or kept.place[mine[0]] != 0:
         return -1
     recorded = _reference_of(history, _reference_step(history))
-    match = _match(kept, mine, recorded, _Lines(journal), is_whole=False)
+    match = _match(kept, mine, recorded, Lines(journal), is_whole=False)
     tried_bytes = int(failure.get("tried_bytes") or 0)
     modules = {
         int(history.owners.module_id[recorded.blocks[place]])
@@ -198,21 +237,6 @@ def _can_be_of(size: int, tried_bytes: int) -> bool:
     if size < _SHARED_BYTES:
         return tried_bytes == _SHARED_SEGMENT_BYTES
     return 0 <= tried_bytes - size < _ROUND_BYTES + _ROUND_SMALL_BYTES
-
-
-class _Lines:
-    """The source line of each stack: that of the innermost frame outside PyTorch and Python's standard library."""
-
-    def __init__(self, journal: Journal) -> None:
-        self._of_stack = [
-            next(((file, line) for file, line, function in stack if not is_framework(file, function)), None)
-            for stack in journal.stacks
-        ]
-
-    def agree(self, one: int, other: int) -> bool | None:
-        """Return whether two stacks have the same line; None if one of them has none."""
-        lines = [self._of_stack[number] for number in (one, other) if 0 <= number < len(self._of_stack)]
-        return None if len(lines) < 2 or None in lines else lines[0] == lines[1]
 
 
 def _stacks_of_live(journal: Journal, failure: Mapping[str, Any]) -> dict[int, int]:
@@ -235,7 +259,7 @@ def _kept_with_stacks(
     return replace(kept, stack_id=stacks), last_at
 
 
-def _use_own_stack(found: LateBlocks, row: int, own: int, lines: _Lines) -> None:
+def _use_own_stack(found: LateBlocks, row: int, own: int, lines: Lines) -> None:
     """Give a block its own stack. What another block says of it is dropped if that one is of another line."""
     if own < 0:
         return
@@ -263,7 +287,7 @@ def _compare_steps(
     history: DeviceHistory,
     kept: KeptAllocations,
     recorded: _Reference,
-    lines: _Lines,
+    lines: Lines,
     failed_step: int,
     with_live: Set[int],
 ) -> tuple[I64, I64, NDArray[np.bool_]]:
@@ -303,12 +327,12 @@ def _compare_steps(
     return block, stack, compared
 
 
-def _places(kept: KeptAllocations, mine: I64, reference: _Reference, lines: _Lines, *, is_whole: bool) -> I64:
+def _places(kept: KeptAllocations, mine: I64, reference: _Reference, lines: Lines, *, is_whole: bool) -> I64:
     """Return the position in ``reference`` of each allocation of a step; -1 where the orders do not match."""
     return np.array(_match(kept, mine, reference, lines, is_whole=is_whole).places, dtype=np.int64)
 
 
-def _match(kept: KeptAllocations, mine: I64, reference: _Reference, lines: _Lines, *, is_whole: bool) -> StepMatch:
+def _match(kept: KeptAllocations, mine: I64, reference: _Reference, lines: Lines, *, is_whole: bool) -> StepMatch:
     """Return where the allocations of a step are in ``reference``.
 
     The lines of the step's own stacks can contradict it. Without sure sizes, they must confirm it.

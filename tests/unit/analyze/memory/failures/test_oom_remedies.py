@@ -11,7 +11,7 @@ from gpuledger.analyze.memory.failures.failed_request import FailedState, FreeBy
 from gpuledger.analyze.memory.failures.oom_cause import Evidence
 from gpuledger.analyze.memory.failures.oom_remedies import Remedy, find_remedies
 from gpuledger.analyze.memory.growth import Growth, limit_bytes_of
-from gpuledger.model.flight_facts import FailedAllocation
+from gpuledger.model.flight_facts import FailedAllocation, Holder
 from gpuledger.model.manifest import DeviceFacts, RankManifest
 
 GIB = 1 << 30
@@ -44,7 +44,7 @@ def test_a_limit_by_fraction_is_the_same() -> None:
 
 def test_a_leak_is_freed_before_the_limit_is_raised() -> None:
     found = remedies(LIMITED, growth=GROWTH)
-    assert [found[0].action, found[1]] == ["free what grows step after step", Remedy(RAISE, 0, True)]
+    assert [one.action for one in found[:2]] == ["free what grows step after step", RAISE]
 
 
 def test_steps_are_left_until_the_limit_of_the_process() -> None:
@@ -88,3 +88,21 @@ def test_the_own_limit_is_what_the_program_set(total_bytes: int, limit_frac: flo
     failure = replace(LIMITED, total_bytes=total_bytes, limit_frac=limit_frac)
     assert failure.own_limit_bytes(CAPACITY) == limit
     assert failure.own_limit_bytes(None) is None
+
+
+HELD = replace(GROWTH, holder=Holder(kind="list", name="curve", path="run.curve", length=32, more=8, content="graph"))
+
+
+def test_a_leak_comes_first_and_what_else_fits_only_postpones_the_error() -> None:
+    first, *others = remedies(LIMITED, growth=HELD)
+    assert first == Remedy("free what grows step after step", 8 * GIB, True, "held by list run.curve")
+    fitting = [one for one in others if one.fits]
+    assert {one.action for one in fitting} >= {RAISE, "halve the batch size or the length of sequences"}
+    assert all(one.note.endswith("only postpones the error, because memory grows") for one in fitting)
+    assert not any("postpones" in one.note for one in others if not one.fits)
+
+
+def test_beside_a_small_growth_other_changes_last() -> None:
+    """Memory grows by less than the request, so that it is not the cause."""
+    found = remedies(LIMITED, growth=replace(HELD, grown_bytes=GIB))
+    assert not any("postpones" in one.note for one in found)
