@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from gpuledger.errors import UsageError
 from gpuledger.files.writing import refuse_links
 from gpuledger.model.journal.extent import has_new_journal
-from gpuledger.model.manifest import read_json, read_rank_manifest, with_notes, write_rank_manifest
+from gpuledger.model.manifest import RankManifest, read_json, read_rank_manifest, with_notes, write_rank_manifest
 from gpuledger.model.run import Rank, Run, read_rank, read_ranks, read_run
 from gpuledger.model.run_directory import MANIFEST, SAMPLE_JOURNALS, SUFFIX, choose_directory, is_url, rank_directories
 
@@ -44,8 +44,14 @@ def load(path: str | Path) -> Run:
     if os.path.lexists(place / MANIFEST):
         refuse_links(place)
         read_json(place / MANIFEST)
-        post_missing(place)
-    return read_run(place)
+        if _has_new_journals(place):
+            _post(place)
+            return read_run(place)
+    run = read_run(place)
+    if any(_lacks_energy(rank.manifest) for rank in run.ranks):
+        _post(place)
+        run = read_run(place)
+    return run
 
 
 def _rank_in(path: Path) -> int | None:
@@ -219,8 +225,11 @@ def import_files(
 
 def post_missing(run_directory: Path) -> None:
     """Build the tables of every rank with journal entries that are not in its tables."""
-    if not _may_lack_tables(run_directory):
-        return
+    if _has_new_journals(run_directory) or any(_lacks_energy(manifest) for _, _, manifest in read_ranks(run_directory)):
+        _post(run_directory)
+
+
+def _post(run_directory: Path) -> None:
     from gpuledger.analyze.posting.card_samples import post_card_samples  # most commands read a run that has its tables
     from gpuledger.analyze.posting.energy_posting import post_energy
     from gpuledger.analyze.posting.posting import post_ranks
@@ -241,13 +250,16 @@ def post_missing(run_directory: Path) -> None:
         write_summary(read_rank(directory))
 
 
-def _may_lack_tables(run_directory: Path) -> bool:
-    """Return whether a journal is newer than the tables, or the launcher has measured something beside the ranks."""
-    if (run_directory / SAMPLE_JOURNALS).is_dir():
-        return True
-    if any(has_new_journal(directory) for _, directory in rank_directories(run_directory)):
-        return True
-    return any(manifest.energy_pass and manifest.energy is None for _, _, manifest in read_ranks(run_directory))
+def _has_new_journals(run_directory: Path) -> bool:
+    """Return whether a journal is newer than the tables, or the launcher has sampled the GPUs."""
+    return (run_directory / SAMPLE_JOURNALS).is_dir() or any(
+        has_new_journal(directory) for _, directory in rank_directories(run_directory)
+    )
+
+
+def _lacks_energy(manifest: RankManifest) -> bool:
+    """Return whether the launcher has measured energy that is not in the tables."""
+    return manifest.energy_pass is not None and manifest.energy is None
 
 
 def settle(run_directory: Path) -> Run:

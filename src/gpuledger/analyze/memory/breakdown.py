@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpuledger.analyze.memory.instant import Instant, module_paths
 from gpuledger.analyze.memory.lifetimes import I64, distinct, read_labels, read_lives, read_numbers, reserved_curve
@@ -72,8 +73,7 @@ def break_down(
     lives = read_lives(rank, instant.device_idx)
     live = lives.allocated_at(instant.index)
     requested, allocated = lives.requested_bytes[live], lives.allocated_bytes[live]
-    coded = {name: _READERS[name](rank, instant.device_idx, depth) for name in dict.fromkeys(by)}
-    accounts = _accounts({name: (codes[live], texts) for name, (codes, texts) in coded.items()}, requested)
+    accounts = _accounts_of(rank, instant.device_idx, by, live, requested, depth)
     rounded = int(allocated.sum() - requested.sum())
     if rounded:
         accounts.append(Account(ROUNDING, "", "", "", rounded, int((allocated != requested).sum())))
@@ -85,6 +85,19 @@ def break_down(
         reserved_bytes=reserved_curve(rank, instant.device_idx).at(instant.index),
         accounts=tuple(sorted(accounts, key=_largest_first)),
     )
+
+
+def accounts_outside_modules(rank: Rank, instant: Instant, by: tuple[str, ...]) -> tuple[Account, ...]:
+    """Return what :func:`break_down` does of the blocks outside modules, in no order and without rounding."""
+    lives = read_lives(rank, instant.device_idx)
+    outside = lives.allocated_at(instant.index) & ~of_modules(rank, instant.device_idx)
+    return tuple(_accounts_of(rank, instant.device_idx, by, outside, lives.requested_bytes[outside]))
+
+
+def of_modules(rank: Rank, device_idx: int) -> NDArray[np.bool_]:
+    """Return which blocks belong to a module."""
+    found: NDArray[np.bool_] = coded_modules(rank, device_idx)[0] > 0
+    return found
 
 
 def _largest_first(one: Account) -> tuple[int | str, ...]:
@@ -188,6 +201,14 @@ def sum_by_texts(coded: Sequence[CodedTexts], sizes: I64) -> list[tuple[tuple[st
     example[combined] = np.arange(combined.size)
     columns = [[texts[code] for code in codes[example].tolist()] for codes, texts in coded]
     return list(zip(zip(*columns, strict=True), total.tolist(), blocks.tolist(), strict=True))
+
+
+def _accounts_of(
+    rank: Rank, device_idx: int, by: tuple[str, ...], blocks: NDArray[np.bool_], sizes: I64, depth: int | None = None
+) -> list[Account]:
+    """Return one account per combination of ``by`` that some blocks have. ``sizes`` has the bytes of these only."""
+    coded = {name: _READERS[name](rank, device_idx, depth) for name in dict.fromkeys(by)}
+    return _accounts({name: (codes[blocks], texts) for name, (codes, texts) in coded.items()}, sizes)
 
 
 def _accounts(coded: dict[str, CodedTexts], sizes: I64) -> list[Account]:

@@ -68,7 +68,11 @@ def find_peak(rank: Rank, device_idx: int | None = None, step: int | None = None
     lives = read_lives(rank, device)
     curve = allocated_curve(lives)
     if step is None:
-        return _describe(rank, lives, int(curve.index[np.argmax(curve.bytes)]), "peak")
+
+        def describe() -> Instant:
+            return _describe(rank, lives, int(curve.index[np.argmax(curve.bytes)]), "peak")
+
+        return rank.computed(f"peak of device {device}", describe)
     first, last = step_range(rank, device, step)
     begin = max(0, int(np.searchsorted(curve.index, first, side="right")) - 1)
     end = int(np.searchsorted(curve.index, last, side="right"))
@@ -151,13 +155,19 @@ def time_of(rank: Rank, lives: Lives, index: int) -> int:
         if known[place] > best_index:
             best_index = int(known[place])
             best_ns = int(read_numbers(rank, "blocks", column, lives.device_idx)[place])
+        if best_index == index:
+            break
     return opened_ns(rank, lives.device_idx) if best_ns is None else best_ns
 
 
 def module_paths(rank: Rank) -> dict[int, str]:
     """Return ``module_id -> path``."""
-    table = rank.table("modules", ("module_id", "path"))
-    return dict(zip(table["module_id"].to_pylist(), table["path"].to_pylist(), strict=True))
+
+    def read() -> dict[int, str]:
+        table = rank.table("modules", ("module_id", "path"))
+        return dict(zip(table["module_id"].to_pylist(), table["path"].to_pylist(), strict=True))
+
+    return rank.computed("paths of modules", read)
 
 
 def running_module(phase: str, path: str | None) -> str:

@@ -117,8 +117,13 @@ def read_labels(rank: Rank, table: str, column: str, device_idx: int) -> tuple[I
 
 def of_device(rank: Rank, table: str, device_idx: int, values: NDArray[Any]) -> NDArray[Any]:
     """Return the elements of ``values`` (one per row of ``table``) that belong to ``device_idx``."""
-    mine = to_numbers(rank.table(table, ("device_idx",)).column(0)) == device_idx
-    return values if mine.all() else values[mine]
+
+    def find() -> NDArray[np.bool_] | None:
+        mine = to_numbers(rank.table(table, ("device_idx",)).column(0)) == device_idx
+        return None if mine.all() else mine
+
+    mine = rank.computed(f"rows of device {device_idx} in {table}", find)
+    return values if mine is None else values[mine]
 
 
 def device_indices(rank: Rank) -> tuple[int, ...]:

@@ -60,7 +60,7 @@ def find_kept(facts: PeakFacts) -> KeptSteps | None:
     before = _of_each(facts, kept & facts.of(*_BEFORE), steps, range(first, last))
     if before is not None:
         return before if _goes_on(facts, last, before) is not False else None
-    stacks = read_numbers(facts.rank, "blocks", "stack_id", facts.device_idx)
+    stacks = facts.stack_id
     after = kept & facts.of(*_AFTER) & _before_backward(facts, steps)
     in_steps = {
         stack: distinct_numbers(steps[after & (stacks == stack)]).size for stack in distinct_numbers(stacks[after])

@@ -128,9 +128,13 @@ class PeakFacts:
 
     def born_in(self, phase: str) -> Mask:
         """Return which blocks were allocated in this phase."""
-        codes, words = read_labels(self.rank, "blocks", "phase", self.device_idx)
+        codes, words = self._phases
         found: Mask = codes == words.index(phase) if phase in words else np.zeros(codes.size, dtype=bool)
         return found
+
+    @cached_property
+    def _phases(self) -> tuple[I64, tuple[str, ...]]:
+        return read_labels(self.rank, "blocks", "phase", self.device_idx)
 
     @cached_property
     def of_update(self) -> Mask:
@@ -140,7 +144,7 @@ class PeakFacts:
         """
         in_step = self.born_in("optimizer")
         others = [number for number, stack in read_stacks(self.rank).items() if not _is_update(stack)]
-        found: Mask = in_step & ~np.isin(self._stack_id, others)
+        found: Mask = in_step & ~np.isin(self.stack_id, others)
         return found
 
     def of_updates(self, step_modules: frozenset[str] | None) -> Mask:
@@ -154,12 +158,12 @@ class PeakFacts:
         if step_modules is None:
             return self.of_update
         others = np.setdiff1d(list(read_stacks(self.rank)), self._stacks_in(step_modules))
-        found: Mask = self.of_update & ~np.isin(self._stack_id, others)
+        found: Mask = self.of_update & ~np.isin(self.stack_id, others)
         return found
 
     def allocated_in(self, modules: frozenset[str]) -> Mask:
         """Return which blocks code of these modules of torch allocated. Those without a stack are not among them."""
-        found: Mask = np.isin(self._stack_id, self._stacks_in(modules))
+        found: Mask = np.isin(self.stack_id, self._stacks_in(modules))
         return found
 
     def _stacks_in(self, modules: frozenset[str]) -> list[int]:
@@ -167,8 +171,9 @@ class PeakFacts:
         stacks = read_stacks(self.rank).items()
         return [number for number, stack in stacks if any(one.file.endswith(files) for one in stack)]
 
-    @property
-    def _stack_id(self) -> I64:
+    @cached_property
+    def stack_id(self) -> I64:
+        """Return the id of each block's Python stack, -1 without one."""
         return read_numbers(self.rank, "blocks", "stack_id", self.device_idx)
 
     def held(self, blocks: Mask) -> int:
@@ -199,9 +204,10 @@ class PeakFacts:
     def saving(self, blocks: Mask, fraction: float = 1.0, during: Mask | None = None) -> int:
         """Return by how much the peak falls without ``fraction`` of these blocks' bytes (only at events ``during``)."""
         lives = self.lives
-        part = running_sum(lives.allocated_bytes[blocks], lives.alloc_index[blocks], lives.free_requested_index[blocks])
-        if not part.index.size:
+        is_away = during is None or during[np.searchsorted(self.curve.index, self.peak.index)]
+        if not is_away or not self.held(blocks):
             return 0
+        part = running_sum(lives.allocated_bytes[blocks], lives.alloc_index[blocks], lives.free_requested_index[blocks])
         place = np.searchsorted(part.index, self.curve.index, side="right") - 1
         away = np.where(place >= 0, part.bytes[np.maximum(place, 0)], 0) * fraction
         left = self.curve.bytes - (away if during is None else np.where(during, away, 0))

@@ -169,7 +169,10 @@ def optimizer_temporaries(facts: PeakFacts) -> Finding | None:
     advised = update_advice(facts.rank.manifest.optimizers)
     if advised is None or facts.rank.manifest.recorder.is_imported or facts.has_large_state:
         return None
-    blocks = facts.of("temporary", "workspace") & facts.of_updates(advised.step_modules)
+    blocks = facts.of("temporary", "workspace") & facts.born_in("optimizer")
+    if facts.held(blocks) < 0.1 * facts.peak_bytes:
+        return None
+    blocks &= facts.of_updates(advised.step_modules)
     size = facts.held(blocks)
     if size < 0.1 * facts.peak_bytes:
         return None

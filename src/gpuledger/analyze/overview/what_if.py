@@ -75,15 +75,24 @@ def grows_with_batch(facts: PeakFacts) -> Mask:
     has the size of a weight counts as such a copy, also in another precision, or of two models. Data of the setup do
     not depend on the batch size either if a batch is a part of them.
     """
-    outside = facts.of("temporary") & facts.born_in("between") & (facts.module_id < 0)
-    sizes = facts.lives.allocated_bytes
-    of_weights = np.sort(np.concatenate([sizes[facts.of(*_OF_WEIGHTS)] * factor for factor in _COPY_FACTORS]))
-    # np.isin would load numpy.ma
-    copies = outside & (np.searchsorted(of_weights, sizes, "right") > np.searchsorted(of_weights, sizes, "left"))
-    made_of_weights = facts.born_in("optimizer") | (facts.of("temporary") & facts.born_in("setup")) | copies
+    temporary = facts.of("temporary")
+    outside = temporary & facts.born_in("between") & (facts.module_id < 0)
+    made_of_weights = facts.born_in("optimizer") | (temporary & facts.born_in("setup"))
+    made_of_weights[_of_weight_size(facts, np.flatnonzero(outside))] = True
     inputs = facts.rank.manifest.inputs
     data = facts.of("input") & facts.born_in("setup") & bool(inputs and inputs.is_part)
     return facts.of(*_GROWS_WITH_BATCH) & ~(made_of_weights | data)
+
+
+def _of_weight_size(facts: PeakFacts, places: I64) -> I64:
+    """Return which of these places have a block that has the size of a weight in this precision or another one."""
+    if not places.size:
+        return places
+    sizes = facts.lives.allocated_bytes
+    of_weights = distinct_numbers(sizes[facts.of(*_OF_WEIGHTS)])
+    of_copies = np.sort(np.concatenate([of_weights * factor for factor in _COPY_FACTORS]))
+    first, after = (np.searchsorted(of_copies, sizes[places], side) for side in ("left", "right"))
+    return places[after > first]
 
 
 def with_half_batch(facts: PeakFacts) -> ReplayedBlocks:

@@ -29,15 +29,20 @@ if TYPE_CHECKING:
 
 SUMMARY, BREAKDOWN = "rank_summary", "breakdown"
 
-Row = dict[str, Any]
+AccountRow = tuple[int, str, str, int, int | None, float | None, float | None]
+"""Values of the columns of ``breakdown``."""
 _COLUMNS = {
     "blocks": (
         *("device_idx", "allocated_bytes", "requested_bytes", "alloc_index", "free_requested_index", "free_index"),
         *("alloc_ns", "step", "phase", "module_id", "category", "pool_id"),
     ),
     "counters": ("device_idx", "peak_allocated_bytes", "peak_reserved_bytes"),
+    "steps": ("step", "kind", "recorded", "start_ns", "end_ns", "paused_ns"),
 }
-"""What a summary needs of tables with many columns. Of many ranks, each further read costs more than its values."""
+"""What a summary needs of tables that it reads in several places.
+
+Of many ranks, each further read costs more than its values.
+"""
 
 _OF_SHARDS = ("module_id", "shard_bytes", "parts", "gradient_bytes", "state_bytes", "state_parts", "device_idx")
 
@@ -93,16 +98,22 @@ def complete_summary(rank: Rank, directory: Path) -> None:
 
 def summary_tables(rank: Rank) -> dict[str, pa.Table]:
     """Return the tables ``rank_summary`` and ``breakdown`` of a rank; without rows if it has no block."""
+    import pyarrow as pa
+
     for name, columns in _COLUMNS.items():
         rank.table(name, columns)
-    devices: list[Row] = []
-    rows: list[Row] = []
+    devices: list[dict[str, Any]] = []
+    rows: list[AccountRow] = []
     for device_idx in device_indices(rank):
         summary = summarize(rank, device_idx)
         energy = break_down_energy(rank, device_idx)
         devices.append(_device_row(rank, summary, None if energy is None else energy.step_energy_j))
         rows += _account_rows(rank, summary)
-    return {SUMMARY: _table(SUMMARY, devices), BREAKDOWN: _table(BREAKDOWN, rows)}
+    schema = TABLES[BREAKDOWN].arrow_schema()
+    by_column = zip(*rows, strict=True) if rows else ([] for _ in schema)
+    accounts = [pa.array(values, field.type) for values, field in zip(by_column, schema, strict=True)]
+    summaries = pa.Table.from_pylist(devices, TABLES[SUMMARY].arrow_schema())
+    return {SUMMARY: summaries, BREAKDOWN: pa.table(accounts, schema=schema)}
 
 
 _OF_SUMMARY = (
@@ -111,7 +122,7 @@ _OF_SUMMARY = (
 """Columns that are figures of the device's :class:`Summary`."""
 
 
-def _device_row(rank: Rank, summary: Summary, step_energy_j: float | None) -> Row:
+def _device_row(rank: Rank, summary: Summary, step_energy_j: float | None) -> dict[str, Any]:
     instant = summary.instant
     return {
         **{name: getattr(summary, name) for name in _OF_SUMMARY},
@@ -131,7 +142,7 @@ def _coordinate(rank: Rank) -> str:
     return ",".join([*places, "stage=" + "+".join(map(str, stages))] if stages else places)
 
 
-def _account_rows(rank: Rank, summary: Summary) -> Iterable[Row]:
+def _account_rows(rank: Rank, summary: Summary) -> Iterable[AccountRow]:
     """Yield the rows of the device: bytes by category and module, then time and energy by module."""
     device_idx = summary.device_idx
     found = {
@@ -140,7 +151,7 @@ def _account_rows(rank: Rank, summary: Summary) -> Iterable[Row]:
     }
     expected = _expected(rank, summary.instant, {category for category, _ in found})
     for key in [*found, *(key for key in expected if key not in found)]:
-        yield _row(device_idx, *key, found.get(key, 0), expected.get(key), None, None)
+        yield device_idx, *key, found.get(key, 0), expected.get(key), None, None
     times, energy = break_down_time(rank, device_idx), break_down_energy(rank, device_idx)
     time_ns: Counter[str] = Counter()
     energy_j: Counter[str] = Counter()
@@ -149,11 +160,7 @@ def _account_rows(rank: Rank, summary: Summary) -> Iterable[Row]:
     for used in () if energy is None else energy.accounts:
         energy_j[used.module] += used.energy_j  # type: ignore[assignment]
     for module in dict.fromkeys((*time_ns, *energy_j)):
-        yield _row(device_idx, "", module, 0, None, time_ns.get(module), energy_j.get(module))
-
-
-def _row(*values: Any) -> Row:
-    return dict(zip(TABLES[BREAKDOWN].column_names, values, strict=True))
+        yield device_idx, "", module, 0, None, time_ns.get(module), energy_j.get(module)
 
 
 def _expected(rank: Rank, peak: Instant, there: set[str]) -> Counter[tuple[str, str]]:
@@ -191,9 +198,3 @@ def _made_after(rank: Rank, peak: Instant) -> set[int]:
     is_weight = np.isin(codes, [place for place, word in enumerate(words) if word in ("weight", "sharded_weight")])
     is_there = is_weight & (index <= peak.index)
     return {*module[is_weight].tolist()} - {*module[is_there].tolist()}
-
-
-def _table(name: str, rows: list[Row]) -> pa.Table:
-    import pyarrow as pa
-
-    return pa.Table.from_pylist(rows, TABLES[name].arrow_schema())

@@ -6,9 +6,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from gpuledger.analyze.memory.breakdown import Account, Breakdown, break_down
+from gpuledger.analyze.memory.breakdown import (
+    Account,
+    Breakdown,
+    accounts_outside_modules,
+    break_down,
+    of_modules,
+)
 from gpuledger.analyze.memory.groups import Group, group_accounts
 from gpuledger.analyze.memory.instant import Instant, module_classes, resolve_instant
+from gpuledger.analyze.memory.lifetimes import read_lives
 from gpuledger.analyze.memory.tree import NOT_LINES
 from gpuledger.analyze.overview.summary import Summary, summarize
 from gpuledger.analyze.step.side_by_side import WITH_BYTES, lines_by
@@ -116,7 +123,13 @@ class DeviceView:
     @cached_property
     def uses_modules(self) -> bool:
         """Return whether any memory at the instant is attributed to a module."""
-        return any(account.module for account in break_down(self.rank, self.instant, by=("module",)).accounts)
+        live = read_lives(self.rank, self.device_idx).allocated_at(self.instant.index)
+        return bool((live & of_modules(self.rank, self.device_idx)).any())
+
+    @cached_property
+    def outside_modules(self) -> tuple[Account, ...]:
+        """Return the bytes outside modules at the instant by name and source line."""
+        return accounts_outside_modules(self.rank, self.instant, by=("tensor", "line"))
 
     @property
     def places_by(self) -> Literal["module", "line"]:

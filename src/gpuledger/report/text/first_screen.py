@@ -136,9 +136,9 @@ def _sizes(breakdown: Breakdown, word: str) -> dict[str, int]:
 def _named_outside(device: DeviceView) -> dict[str, int]:
     """Return name, or source line of what has none -> bytes outside modules. Less than 1 % of all is left out."""
     sizes: dict[str, int] = {}
-    for account in device.tensors.accounts:
+    for account in device.outside_modules:
         label = account.name or account.line
-        if not account.module and label and label not in NOT_LINES:
+        if label and label not in NOT_LINES:
             sizes[label] = sizes.get(label, 0) + account.bytes
     return {label: size for label, size in sizes.items() if 100 * size >= device.breakdown.allocated_bytes}
 

@@ -46,9 +46,11 @@ class RunningModules:
         """
         own = int(self._modules[block])
         codes, labels = self._categories
-        stack = int(self._stacks[block])
         is_of_other = codes[block] >= 0 and labels[codes[block]] in _OF_OTHERS
-        if own < 0 or stack < 0 or not is_of_other or not self._in_calls[block]:
+        if own < 0 or not is_of_other:
+            return own, ""
+        stack = int(self._stacks[block])
+        if stack < 0 or not self._in_calls[block]:
             return own, ""
         call = self._calls.get(stack, ())
         witnesses = np.flatnonzero(self._is_witness & np.isin(self._stacks, self._by_call.get(call, ())))
