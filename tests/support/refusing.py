@@ -1,8 +1,12 @@
-"""Classes that say it when any of their code runs."""
+"""Classes that say it when any of their code runs, and a database that is not asked twice."""
 
 from __future__ import annotations
 
+import time
+from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 ran: list[str] = []
 """What of the program's code has run."""
@@ -23,3 +27,11 @@ OF_CONTAINERS = (*ASKED, "__getattribute__", "keys", "values", "items", "get", "
 def refusing(base: type, *names: str) -> type:
     """Return a subclass whose methods say that they were called."""
     return type(f"Refusing{base.__name__}", (base,), {name: forbidden(name) for name in names})
+
+
+def refuse_second_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fail the test if a database waits to try again. Threads of earlier tests may wait meanwhile."""
+    from gpuledger.ops.database import operator_database
+
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: pytest.fail("tried again"))
+    monkeypatch.setattr(operator_database, "time", clock)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from fuzzing import refuse_or_read
+from refusing import refuse_second_attempts
 
 from gpuledger.analyze.compare.budget import parse_budget
 from gpuledger.collect.sampling.calibrate import CardKey, load_profile
@@ -221,7 +222,7 @@ def test_a_database_with_a_text_that_is_not_utf8_is_refused_and_not_tried_again(
     with sqlite3.connect(database) as connection:
         connection.execute("UPDATE records SET blocks = CAST(x'5bff5d' AS TEXT)")
     connection.close()
-    monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("tried again"))
+    refuse_second_attempts(monkeypatch)
     with open_database(database) as found, pytest.raises(InputError, match=r"x\.db: .*UTF-8"):
         list(found.records())
 

@@ -6,13 +6,13 @@ import hashlib
 import json
 import os
 import sqlite3
-import time
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 from click.testing import CliRunner, Result
+from refusing import refuse_second_attempts
 
 from gpuledger.cli.main import main
 from gpuledger.errors import InputError
@@ -144,7 +144,7 @@ def test_a_damaged_table_is_said_at_once(database: Path, monkeypatch: pytest.Mon
     with closing(sqlite3.connect(database)) as connection:
         connection.execute("ALTER TABLE records DROP COLUMN flops")
         connection.commit()
-    monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("the query was tried again"))
+    refuse_second_attempts(monkeypatch)
     done = query(database)
     assert (done.exit_code, "no such column" in done.stderr) == (3, True), done.output
 
@@ -164,7 +164,7 @@ def test_a_write_into_a_busy_database_is_tried_again_and_one_into_a_broken_one_i
     with open_database(database, retry_s=30) as made:
         with made.engine.begin() as connection:
             connection.execute(sa.text("DROP TABLE records"))
-        monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("the call was tried again"))
+        refuse_second_attempts(monkeypatch)
         with pytest.raises(InputError, match="no such table"):
             made.records()
 
