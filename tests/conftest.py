@@ -5,8 +5,10 @@ from __future__ import annotations
 import fcntl
 import gc
 import os
+import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -38,6 +40,18 @@ for _number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
 gc.disable()
 
 MANY_OBJECTS, MANY_MODULES = 20_000, 50
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have the temporary files of all tests, and of what they start, in a directory that is removed at the end.
+
+    A fork of a test ends without removing its own, and so does what is killed. The directories of ``tmp_path`` stay
+    where pytest keeps them for a while. The name is short, as the path of a socket has at most 107 characters.
+    """
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+        os.environ["TMPDIR"] = tempfile.tempdir = directory = tempfile.mkdtemp(prefix="gl-")
+        config.add_cleanup(lambda: shutil.rmtree(directory, ignore_errors=True))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
