@@ -37,6 +37,15 @@ def has_ended(pid: int, within_s: float = 60.0) -> bool:
     return False
 
 
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the directory for temporary files of what a test starts."""
+    directory = tmp_path / "temporary"
+    directory.mkdir()
+    monkeypatch.setenv("TMPDIR", str(directory))
+    return directory
+
+
 @pytest.mark.parametrize("words", [["train.py"], ["--", "sh", "-c", "echo $$; exec sleep 60"]], ids=["python", "sh"])
 def test_the_program_dies_with_the_launcher(words: list[str], tmp_path: Path) -> None:
     write_script(tmp_path, SAYS_ITS_NUMBER)
@@ -51,24 +60,30 @@ def test_the_program_dies_with_the_launcher(words: list[str], tmp_path: Path) ->
 
 
 @pytest.mark.torch
-def test_the_viewer_dies_with_the_launcher_and_the_run_is_readable(tmp_path: Path) -> None:
+def test_the_viewer_dies_with_the_launcher_and_the_run_is_readable(tmp_path: Path, temporary: Path) -> None:
     write_script(tmp_path, TRAIN + "step(); step()\nprint('ready', flush=True)\nimport time\ntime.sleep(60)")
     launcher = start(["train.py"], tmp_path, options=("-q", "--live", "--steps", "1:9"))
     begun = children_of(launcher.pid)
     assert len(begun) == 2
+    while not list(temporary.glob("gpuledger-live-*")):
+        time.sleep(0.02)
     launcher.kill()
     launcher.communicate(timeout=60)
     assert all(has_ended(pid) for pid in begun)
+    assert not list(temporary.glob("gpuledger-*"))
     assert present(present(load(tmp_path / "train.ledger").rank().manifest.window).last_step) >= 1
 
 
-def test_a_viewer_ends_with_the_program(tmp_path: Path) -> None:
+def test_a_viewer_ends_with_the_program(tmp_path: Path, temporary: Path) -> None:
     write_script(tmp_path, "print('ready', flush=True)\ninput()")
     launcher = start(["train.py"], tmp_path, options=("-q", "--live", "--devices", "cpu"), stdin=subprocess.PIPE)
     begun = children_of(launcher.pid)
+    while not list(temporary.glob("gpuledger-live-*")):
+        time.sleep(0.02)
     launcher.communicate(b"\n", timeout=60)
     assert launcher.returncode == 0
     assert all(has_ended(pid) for pid in begun)
+    assert not list(temporary.glob("gpuledger-*"))
 
 
 def test_a_child_whose_parent_has_died_already_ends_at_once() -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import quick
+from folders import DATA
 from present import present
 from programs import GPULEDGER, TRAIN, environment, execute, manifest, signalled, start, write_script
 
@@ -203,3 +204,51 @@ def test_stop_and_continue(tmp_path: Path) -> None:
     os.killpg(running.pid, signal.SIGCONT)
     assert running.communicate(timeout=60)[0] == b"on\n"
     assert running.returncode == 0
+
+
+IMPORTS = """
+import os, signal, sys, tempfile
+from pathlib import Path
+from gpuledger import __main__
+from gpuledger.cli import main as commands
+def wait(prog_name):
+    from gpuledger.services.runs import load_foreign
+    assert load_foreign(Path(sys.argv[1])).ranks
+    os.write(1, f"{len(list(Path(tempfile.gettempdir()).glob('gpuledger-*')))}\\n".encode())
+    while True:
+        signal.pause()
+commands.main = wait
+__main__.start()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+def test_a_command_that_a_signal_ends_leaves_no_temporary_files(number: signal.Signals, tmp_path: Path) -> None:
+    """It has imported a log, to show it."""
+    log = next((DATA / "memory_csv").glob("*.csv"))
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    command = [sys.executable, "-c", IMPORTS, str(log)]
+    with subprocess.Popen(command, env=environment(TMPDIR=str(temporary)), stdout=subprocess.PIPE) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == b"1\n"
+        running.send_signal(number)
+        assert running.wait() == -number
+    assert not list(temporary.iterdir())
+
+
+@pytest.mark.torch
+def test_an_estimate_that_a_signal_ends_leaves_no_temporary_files(tmp_path: Path) -> None:
+    """Its process that simulates the program dies with it."""
+    write_script(tmp_path, "import time\nopen('ready', 'w').close()\nwhile True:\n    time.sleep(0.05)")
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    command = [*GPULEDGER, "estimate", "-q", "--gpu", "l4", "train.py"]
+    with subprocess.Popen(command, cwd=tmp_path, env=environment(TMPDIR=str(temporary))) as running:
+        while not (tmp_path / "ready").exists():
+            assert running.poll() is None
+            time.sleep(0.02)
+        assert list(temporary.glob("gpuledger-job-*"))
+        running.terminate()
+        assert running.wait() == -signal.SIGTERM
+    assert not list(temporary.glob("gpuledger-*"))

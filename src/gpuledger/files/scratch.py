@@ -1,7 +1,11 @@
-"""Temporary directories that are removed when the objects that read them are gone, or this process ends."""
+"""Temporary directories that are removed when the objects that read them are gone, or this process ends.
+
+If a signal ends a command of gpuledger's, :mod:`gpuledger.cli.ending` calls :func:`remove_all` first.
+"""
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import tempfile
@@ -12,6 +16,29 @@ from pathlib import Path
 
 PREFIX = "gpuledger-"
 
+_made: dict[Path, int] = {}
+"""Directory -> the process that has made it, until it is removed."""
+
+
+def process_directory(prefix: str = PREFIX, beside: Path | None = None) -> Path:
+    """Return a new directory that is removed with :func:`remove`, or when this process ends.
+
+    It is in the directory for temporary files, or in ``beside``.
+    """
+    directory = Path(tempfile.mkdtemp(prefix=prefix, dir=beside))
+    _made[directory] = os.getpid()
+    return directory
+
+
+@contextmanager
+def block_directory(prefix: str = PREFIX, beside: Path | None = None) -> Iterator[Path]:
+    """Yield a new directory that is removed at the end of the block, or when this process ends."""
+    directory = process_directory(prefix, beside)
+    try:
+        yield directory
+    finally:
+        remove(directory)
+
 
 @contextmanager
 def scratch_directory() -> Iterator[tuple[Path, Callable[..., None]]]:
@@ -19,24 +46,31 @@ def scratch_directory() -> Iterator[tuple[Path, Callable[..., None]]]:
 
     Without such an object, it is removed at the end of the block.
     """
-    directory = Path(tempfile.mkdtemp(prefix=PREFIX))
+    directory = process_directory()
     owners: list[weakref.finalize[..., object]] = []
 
     def keep_with(*kept: object) -> None:
-        owners.extend(weakref.finalize(owner, gone, os.getpid()) for owner in kept)
+        owners.extend(weakref.finalize(owner, gone) for owner in kept)
 
-    def gone(process: int) -> None:
+    def gone() -> None:
         if not any(owner.alive for owner in owners):
-            _remove(directory, process)
+            remove(directory)
 
     try:
         yield directory, keep_with
     finally:
         if not owners:
-            _remove(directory, os.getpid())
+            remove(directory)
 
 
-def _remove(directory: Path, process: int) -> None:
-    """Remove a directory, unless this is a fork of the process that has made it."""
-    if os.getpid() == process:
+def remove(directory: Path) -> None:
+    """Remove a directory of this process. In a fork of the process that has made it, it stays."""
+    if _made.pop(directory, None) == os.getpid():
         shutil.rmtree(directory, ignore_errors=True)
+
+
+@atexit.register
+def remove_all() -> None:
+    """Remove every directory of this process that is still there."""
+    for directory in list(_made):
+        remove(directory)

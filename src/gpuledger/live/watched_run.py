@@ -6,7 +6,6 @@ The run is not changed. Tables of the data so far are built in a temporary direc
 from __future__ import annotations
 
 import shutil
-import tempfile
 from dataclasses import dataclass
 from glob import escape
 from pathlib import Path
@@ -18,6 +17,7 @@ from gpuledger.analyze.memory.lifetimes import device_indices, pick_device
 from gpuledger.analyze.posting.posting import post_rank
 from gpuledger.analyze.step.steps import whole_steps
 from gpuledger.errors import GpuLedgerError
+from gpuledger.files.scratch import process_directory, remove
 from gpuledger.files.writing import refuse_links, write_whole
 from gpuledger.model.journal.log import journal_files
 from gpuledger.model.manifest import read_rank_manifest
@@ -56,7 +56,7 @@ class WatchedRun:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._scratch = Path(tempfile.mkdtemp(prefix="gpuledger-live-"))
+        self._scratch = process_directory("gpuledger-live-")
         self._seen: tuple[Path, int, int] | None = None
         self._last, self._missing = _RanksNow(), "nothing"
 
@@ -112,7 +112,7 @@ class WatchedRun:
 
     def close(self) -> None:
         """Remove the directory of ours."""
-        shutil.rmtree(self._scratch, ignore_errors=True)
+        remove(self._scratch)
 
     def _read_ranks(self) -> _RanksNow:
         """Return step and breakdown of the rank with the highest peak, and the growth of all ranks."""

@@ -17,13 +17,13 @@ import signal
 import subprocess
 import sys
 import sysconfig
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, TextIO
 
 from gpuledger import errors
 from gpuledger.errors import GpuLedgerError
+from gpuledger.files.scratch import block_directory
 from gpuledger.processes.parent_death import dying_with
 
 Job = Callable[[dict[str, Any], list[str]], dict[str, Any]]
@@ -35,6 +35,8 @@ _OTHERS = ("<", sysconfig.get_path("stdlib"), str(Path(__file__).parents[1]))
 """Beginnings of the names of files that are Python's or gpuledger's own."""
 _LAST_BYTES = 16_384
 """Of stderr, that are looked at for its last line."""
+_place: list[Path] = []
+"""Directory of the job that this process does."""
 
 
 class ProgramTraceback(Exception):  # noqa: N818 - it is printed as the cause of an error
@@ -85,7 +87,7 @@ def run_child_job(
         ChildJobError: the child ended without an outcome, or took too long.
         GpuLedgerError: what the job raised.
     """
-    with tempfile.TemporaryDirectory(prefix="gpuledger-job-") as place, open(Path(place, _STDERR), "w+b") as kept:
+    with block_directory("gpuledger-job-") as place, open(Path(place, _STDERR), "w+b") as kept:
         Path(place, _ORDER).write_text(json.dumps(dict(order)), encoding="utf-8")
         flags = [] if runs_program else ["-P"]  # -P: not the user's queue.py
         try:
@@ -141,6 +143,14 @@ def keep_stacks() -> None:
         faulthandler.enable(Path(sys.argv[1]).with_name(_STACKS).open("w"))
 
 
+def job_directory() -> Path | None:
+    """Return the directory for temporary files of this child's job, None by hand.
+
+    The parent removes it, also if a signal ends it and with it this process.
+    """
+    return _place[0] if _place else None
+
+
 def serve_job(job: Job, arguments: Sequence[str] | None = None) -> int:
     """Do the job that the command line orders, and leave its outcome for the parent; return the exit status.
 
@@ -153,6 +163,8 @@ def serve_job(job: Job, arguments: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     order = Path(words[0]) if words else None
+    _place.clear()
+    _place.extend([] if order is None else [order.parent])
     given: dict[str, Any] = {} if order is None else json.loads(order.read_text(encoding="utf-8"))
     status = 0
     answer: dict[str, Any]

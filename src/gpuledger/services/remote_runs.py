@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from gpuledger.errors import GpuLedgerError, InputError, UsageError, words_of
 from gpuledger.files.remote import ON_FAILURE, RemoteFolder, is_storable, open_folder
+from gpuledger.files.scratch import block_directory
 from gpuledger.files.writing import refuse_links
 from gpuledger.model.run_directory import MANIFEST, RANK_PREFIX, SUFFIX
 from gpuledger.processes.child_job import run_child_job, serve_job
@@ -134,8 +134,8 @@ def uploaded_to(url: str, *, force: bool) -> Iterator[str]:
     """
     target = later_upload(url)
     refuse_existing(target.url, force=force)
-    with TemporaryDirectory(prefix="gpuledger-") as scratch:
-        place = Path(scratch) / f"{target.name}{SUFFIX}"
+    with block_directory() as scratch:
+        place = scratch / f"{target.name}{SUFFIX}"
         yield str(place)
         upload_run(place, target.url)
 

@@ -302,9 +302,10 @@ def _view_lines(run_directory: Path) -> Callable[[], None]:
     from gpuledger.collect.launch.launch import PASSED_ON
     from gpuledger.processes.parent_death import dying_with
 
-    die_with_parent = dying_with(os.getpid())
+    die_with_parent = dying_with(os.getpid(), signal.SIGTERM)
 
     def begin() -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # ends the view, even if it is ignored here
         die_with_parent()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)  # the launcher blocks these signals while it waits
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import atexit
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuledger.errors import UsageError
+from gpuledger.files.scratch import process_directory
 from gpuledger.files.writing import refuse_links
 from gpuledger.model.journal.extent import has_new_journal
 from gpuledger.model.manifest import RankManifest, read_json, read_rank_manifest, with_notes, write_rank_manifest
@@ -64,7 +62,7 @@ def _rank_in(path: Path) -> int | None:
 def _load_remote(url: str) -> Run:
     from gpuledger.services.remote_runs import download_run
 
-    return replace(load(download_run(url, _scratch_directory())), url=url)
+    return replace(load(download_run(url, process_directory())), url=url)
 
 
 def load_foreign(path: Path) -> Run:
@@ -86,7 +84,7 @@ def load_foreign(path: Path) -> Run:
     stem = paths[0].stem
     imported = read_files(format_name, paths, stem, {})
     imported = replace(imported, unread=(*unread, *imported.unread))
-    return write_imported(imported, _scratch_directory() / f"{stem}{SUFFIX}")
+    return write_imported(imported, process_directory() / f"{stem}{SUFFIX}")
 
 
 def diff(
@@ -197,13 +195,6 @@ def runs_inside(path: str, unread: list[str] | None = None) -> list[str]:
     if unread is not None:
         unread += problems
     return [str(one) for one in single]
-
-
-def _scratch_directory() -> Path:
-    """Return a new directory that is removed when this process ends."""
-    directory = Path(tempfile.mkdtemp(prefix="gpuledger-"))
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    return directory
 
 
 def import_files(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuledger.files.scratch import scratch_directory
+from gpuledger.files.scratch import block_directory, process_directory, remove, remove_all, scratch_directory
 
 
 def made_in(directory: Path) -> list[str]:
@@ -72,6 +72,38 @@ def test_it_is_removed_when_the_process_ends_but_not_by_a_fork_of_it(tmp_path: P
     was_there, place = told.stdout.split()
     assert was_there == "True"
     assert not Path(place).exists()
+
+
+def test_a_directory_of_a_process_is_not_removed_by_its_fork(tmp_path: Path) -> None:
+    program = """
+        import os, sys
+        from gpuledger.files.scratch import process_directory
+        directory = process_directory()
+        if not (child := os.fork()):
+            sys.exit()
+        os.waitpid(child, 0)
+        print(directory.is_dir(), directory)
+    """
+    lines = "\n".join(line[8:] for line in program.splitlines())
+    told = subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True, check=True)
+    was_there, place = told.stdout.split()
+    assert was_there == "True"
+    assert not Path(place).exists()
+
+
+def test_all_directories_of_a_process_can_be_removed_at_once(tmp_path: Path) -> None:
+    with block_directory(beside=tmp_path) as block:
+        kept = process_directory("kept-", tmp_path)
+        assert {block, kept} == set(tmp_path.iterdir())
+        remove_all()
+        assert not list(tmp_path.iterdir())
+    remove(kept)  # twice is no error
+
+
+def test_a_directory_of_a_block_is_removed_with_an_error_too(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no result"), block_directory(beside=tmp_path):
+        raise ValueError("no result")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.torch

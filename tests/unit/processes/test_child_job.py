@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,21 @@ def run(environment: dict[str, str], **options: Any) -> dict[str, Any]:
 def test_an_order_goes_in_and_an_outcome_comes_back(tmp_path: Path, environment: dict[str, str]) -> None:
     write_job(tmp_path, "return {'order': order, 'words': words}")
     assert run(environment) == {"order": {"n": 3, "ü": None}, "words": ["a", "-b"]}
+
+
+def test_a_jobs_temporary_files_are_where_its_parent_removes_them(
+    tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "here"))
+    write_job(
+        tmp_path,
+        "from gpuledger.processes.child_job import job_directory\n"
+        "    os.mkdir(job_directory() / 'left')\n"
+        "    return {'left': str(job_directory() / 'left')}",
+    )
+    left = Path(run(environment)["left"])
+    assert left.is_relative_to(tmp_path / "here")
+    assert not list((tmp_path / "here").iterdir())
 
 
 @pytest.mark.parametrize(

@@ -17,13 +17,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from gpuledger._version import __version__
 from gpuledger.analyze.ranks.summaries import complete_summary
 from gpuledger.errors import GpuLedgerError, InputError, words_of
 from gpuledger.files.remote import is_storable, open_folder
+from gpuledger.files.scratch import block_directory
 from gpuledger.files.writing import refuse_links, write_whole
 from gpuledger.model.run import Run, read_rank, read_run
 from gpuledger.model.run_directory import MANIFEST, RANK_PREFIX, SAMPLE_JOURNALS, SUFFIX, is_url, rank_directories
@@ -81,8 +81,8 @@ def prepare_rank(order: RankOrder) -> dict[str, bytes]:
         raise NodeError(f"gpuledger {__version__} is installed, but the merging process has {order.version}")
     target = Path(order.target)
     is_seen = os.path.isdir(target) and os.access(target, os.W_OK)
-    with TemporaryDirectory(prefix=".gpuledger-", dir=target.parent if is_seen else None) as scratch:
-        run = Path(scratch) / target.name
+    with block_directory(".gpuledger-", target.parent if is_seen else None) as scratch:
+        run = scratch / target.name
         _fetch(order, run)
         (run / MANIFEST).write_text(order.manifest, encoding="utf-8")
         post_missing(run)
@@ -150,10 +150,10 @@ def prepared_runs(
     """
     beside = Path.cwd() if out is None else Path(out).absolute().parent
     beside = next(place for place in (beside, *beside.parents) if place.is_dir())
-    with TemporaryDirectory(prefix=".gpuledger-", dir=beside) as scratch, connected(address) as ray:
+    with block_directory(".gpuledger-", beside) as scratch, connected(address) as ray:
         sources = [_source_of(path) for path in paths]
         targets = [
-            None if source is None else Path(scratch) / str(number) / source.rstrip("/").rpartition("/")[2]
+            None if source is None else scratch / str(number) / source.rstrip("/").rpartition("/")[2]
             for number, source in enumerate(sources)
         ]
         orders: list[RankOrder] = []
@@ -165,7 +165,7 @@ def prepared_runs(
             open_run(path) if source is None or target is None else _prepared(source, target)
             for path, source, target in zip(paths, sources, targets, strict=True)
         ]
-        yield runs, Path(scratch)
+        yield runs, scratch
 
 
 def _source_of(path: str) -> str | None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import gc
 import sys
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuledger.errors import InputError
-from gpuledger.processes.child_job import serve_job
+from gpuledger.files.scratch import block_directory
+from gpuledger.processes.child_job import job_directory, serve_job
 from gpuledger.simulate.advice.choose import Chooser, Followed
 from gpuledger.simulate.advice.combination import Applied, Combination, describe
 from gpuledger.simulate.assumptions import EXPECTED, LARGEST
@@ -96,12 +95,12 @@ class _Followers:
         words = divided_program(self._program, place, combination.divisor)
         changes = Changes({**dataclasses.asdict(combination), "dtype": order["dtype"], "in_arguments": place >= 0})
         card = find_card(order["card"])
-        with tempfile.TemporaryDirectory() as directory:
+        with block_directory(beside=job_directory()) as directory:
             names = ("card", "steps", "settings")
-            given = {name: order[name] for name in names} | {"run_directory": directory, "assumption": assumption}
+            given = {name: order[name] for name in names} | {"run_directory": str(directory), "assumption": assumption}
             outcome = follow(given, lambda: run_as_main(list(words)), gc.unfreeze, changes)
             refuse_failure(words, outcome)
-            journal = read_journal(Path(directory) / "rank-0" / "journal")
+            journal = read_journal(directory / "rank-0" / "journal")
             sizes = _sizes_of(journal, order)
         uncompiled = journal.facts.get("uncompiled", {})
         notes = [note_on_uncompiled(uncompiled), *outcome["notes"]] if uncompiled else outcome["notes"]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import gc
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from gpuledger.processes.child_job import serve_job
+from gpuledger.files.scratch import block_directory
+from gpuledger.processes.child_job import job_directory, serve_job
 from gpuledger.simulate.estimate.child import end_with_threads, load_for_forks, run_as_main
 from gpuledger.simulate.estimate.forked import no_output, run_forked
 from gpuledger.units import format_bytes
@@ -58,8 +58,8 @@ def _trials(order: Order, given: dict[str, Any], follow: Callable[..., dict[str,
 
     def try_value(value: int) -> Trial:
         program = set_argument(order.program, given["place"], value)
-        with tempfile.TemporaryDirectory() as directory:
-            place = Path(directory) / "trial.ledger"
+        with block_directory(beside=job_directory()) as directory:
+            place = directory / "trial.ledger"
             trial = Trial.of(value, estimate_program(replace(order, program=program), place, follower=in_a_fork))
         size, verdict = format_bytes(trial.process_bytes), trial.verdict
         print(f"gpuledger: --{given['name']} {value}: {size}, {verdict}", file=sys.stderr, flush=True)

@@ -8,14 +8,14 @@ import os
 import runpy
 import shutil
 import sys
-import tempfile
 import threading
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
-from gpuledger.processes.child_job import keep_stacks, serve_job
+from gpuledger.files.scratch import block_directory
+from gpuledger.processes.child_job import job_directory, keep_stacks, serve_job
 from gpuledger.simulate.assumptions import LARGEST, LEAST
 from gpuledger.simulate.estimate.forked import Spare
 
@@ -56,8 +56,8 @@ def _failed(outcome: dict[str, Any]) -> bool:
 def _reserved_with(spare: Spare, assumption: str, again: dict[str, Any]) -> int | None:
     from gpuledger.simulate.estimate.failures import reserved_bytes_of
 
-    with tempfile.TemporaryDirectory() as directory:
-        place = str(Path(directory) / "other.ledger")
+    with block_directory(beside=job_directory()) as directory:
+        place = str(directory / "other.ledger")
         return reserved_bytes_of(spare.run({**again, "assumption": assumption, "run_directory": place}))
 
 

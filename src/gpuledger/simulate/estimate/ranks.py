@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from gpuledger.errors import GpuLedgerError, InputError, UsageError
+from gpuledger.files.scratch import block_directory
 from gpuledger.model.journal.reading import read_journal
 from gpuledger.model.run import Run, read_run
 from gpuledger.model.run_writer import RunWriter, new_manifest
@@ -156,10 +156,10 @@ def _follow_ranks(
     running: dict[Future[dict[str, Any]], int] = {}
     outcomes: Outcomes = {}
 
-    with tempfile.TemporaryDirectory() as place, ThreadPoolExecutor(world_size) as pool:
+    with block_directory() as place, ThreadPoolExecutor(world_size) as pool:
 
         def begin(rank: int) -> None:
-            given = {"rank": rank, "world_size": world_size, "messages": place}
+            given = {"rank": rank, "world_size": world_size, "messages": str(place)}
             stream = output if rank == min(wanted) else None
             running[pool.submit(follow_in_child, order, run_directory, stream, ranks=given)] = rank
 
@@ -169,15 +169,15 @@ def _follow_ranks(
             done, _ = wait(running, timeout=_POLL_S, return_when=FIRST_COMPLETED)
             for future in done:
                 rank = running.pop(future)
-                mark_ended(Path(place), rank)
+                mark_ended(place, rank)
                 outcomes[rank] = _outcome_of(future)
             failed = any(_failed(outcome) for outcome in outcomes.values())
-            asked = {rank for rank in wanted_ranks(Path(place)) if 0 <= rank < world_size}
+            asked = {rank for rank in wanted_ranks(place) if 0 <= rank < world_size}
             if not (running or ranks or asked or failed):
                 asked = {world_size - 1}
             for rank in sorted(asked - set(outcomes) - set(running.values())):
                 if failed:
-                    mark_ended(Path(place), rank)
+                    mark_ended(place, rank)
                 else:
                     begin(rank)
     return dict(sorted(outcomes.items()))

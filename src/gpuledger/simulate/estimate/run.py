@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ from gpuledger.analyze.memory.instant import find_peak
 from gpuledger.analyze.posting.posting import post_ranks
 from gpuledger.analyze.posting.replay import AllocatorSettings
 from gpuledger.errors import InputError, UsageError
+from gpuledger.files.scratch import block_directory
 from gpuledger.model.journal.reading import Journal, read_journal
 from gpuledger.model.run import Rank, Run, read_run
 from gpuledger.model.run_writer import RunWriter, new_manifest
@@ -317,9 +317,8 @@ def _follow_assumed(order: Order, outcome: dict[str, Any], follower: Follower) -
     reserved: dict[str, int | None] = {}
     again = dataclasses.replace(order, steps=steps_again(outcome, order.steps))
     for assumption in (LEAST, LARGEST):
-        with tempfile.TemporaryDirectory() as directory:
-            place = Path(directory) / "other.ledger"
-            reserved[assumption] = reserved_bytes_of(follower(again, place, None, assumption))
+        with block_directory() as directory:
+            reserved[assumption] = reserved_bytes_of(follower(again, directory / "other.ledger", None, assumption))
     return assumed_between(reserved[LEAST], reserved[LARGEST])
 
 

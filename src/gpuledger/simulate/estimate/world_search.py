@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from gpuledger.errors import InputError, UsageError
+from gpuledger.files.scratch import block_directory
 from gpuledger.simulate.estimate.fit import FITS
 from gpuledger.simulate.estimate.ranks import MOST_RANKS, estimate_program_ranks
 from gpuledger.simulate.estimate.run import Order
@@ -67,9 +66,9 @@ def search_world_size(order: Order, say: Callable[[str], None], most: int = DEFA
 
 
 def _try_size(order: Order, world_size: int) -> WorldTrial:
-    with tempfile.TemporaryDirectory() as directory:
+    with block_directory() as directory:
         try:
-            found = estimate_program_ranks(order, world_size, Path(directory) / "trial.ledger")
+            found = estimate_program_ranks(order, world_size, directory / "trial.ledger")
         except InputError as error:
             return WorldTrial(world_size, REFUSED, why=error.message)
     verdict = FITS if all(one.estimate.fit.fits_so_far for one in found.ranks) else found.verdict
