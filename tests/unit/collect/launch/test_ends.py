@@ -15,17 +15,19 @@ from launchers import KEEPS_STATUS
 from gpuledger.collect.launch.ends import RankEnds
 
 RUN_ID = "0123456789abcdef"
-PATIENCE_S = 10
 
 
 def ends_of(run: Path, command: list[str]) -> list[int | None]:
-    """Return the statuses of the processes that ``command`` starts as ranks, after it has ended."""
+    """Return the statuses of the processes that ``command`` starts as ranks, which end once they are waited for."""
     ends = RankEnds(run, RUN_ID)
     ends.start()
     try:
-        subprocess.run(command, env={**os.environ, "GPULEDGER_RUN_ID": RUN_ID}, check=True)
-        until = time.monotonic() + PATIENCE_S
-        while not ends.found and time.monotonic() < until:
+        with subprocess.Popen(command, env={**os.environ, "GPULEDGER_RUN_ID": RUN_ID}) as running:
+            while not ends._awaited:
+                time.sleep(0.01)
+            (run / "awaited").touch()
+        assert running.returncode == 0
+        while not ends.found:
             time.sleep(0.01)
     finally:
         found = ends.stop()
@@ -42,7 +44,8 @@ if os.fork() == 0:
     os.mkdir({str(tmp_path / "rank-0")!r})
     with open({str(tmp_path / "rank-0" / "pid")!r}, "w") as stream:
         stream.write(str(os.getpid()))
-    time.sleep(0.5)
+    while not os.path.exists({str(tmp_path / "awaited")!r}):
+        time.sleep(0.01)
     {how}
 try:
     os.wait()
