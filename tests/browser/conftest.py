@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
-from opened import Opened
+from opened import PATIENCE_MS, Opened
 from playwright.sync_api import ViewportSize, sync_playwright
 from synthetic import make_run
 
@@ -84,7 +84,7 @@ class Chromium:
         if self.pages is None:
             path = find_chromium()
             playwright = self.ends.enter_context(sync_playwright())
-            browser = playwright.chromium.launch(executable_path=path, args=list(FLAGS))
+            browser = playwright.chromium.launch(executable_path=path, args=list(FLAGS), timeout=PATIENCE_MS)
             self.ends.callback(browser.close)
             self.pages = Pages(browser)
         return self.pages
@@ -142,7 +142,9 @@ class Pages:
             return self.free[dark, width].pop()
         scheme: Literal["dark", "light"] = "dark" if dark else "light"
         viewport = ViewportSize(width=width, height=900)
-        return self.browser.new_context(offline=True, viewport=viewport, color_scheme=scheme).new_page()
+        page = self.browser.new_context(offline=True, viewport=viewport, color_scheme=scheme).new_page()
+        page.set_default_timeout(PATIENCE_MS)
+        return page
 
     def give_back(self, page: Page, *, dark: bool, width: int) -> None:
         """Make a page as it was."""
@@ -171,7 +173,7 @@ def open_report(pages: Pages, report: Callable[..., Path]) -> Iterator[Callable[
             opened = Opened(page, (render(ledger) if ledger else report(**shape)).as_uri())
             ends.enter_context(opened.listening())
             page.goto(opened.address + state)
-            page.wait_for_selector("html[data-ready]", state="attached", timeout=20_000)
+            page.wait_for_selector("html[data-ready]", state="attached", timeout=PATIENCE_MS)
             return opened
 
         yield open_one

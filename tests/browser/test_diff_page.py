@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from opened import PATIENCE_MS
 from synthetic import load_run
 
 from gpuledger.analyze.compare.diff import Diff, diff_runs
@@ -32,6 +33,7 @@ def page(browser: Browser, diff: Diff, tmp_path: Path) -> Page:
     place.write_text(render_diff(diff, ("category", "module")), encoding="utf-8")
     context = browser.new_context(offline=True, color_scheme="dark", viewport={"width": 800, "height": 900})
     page = context.new_page()
+    page.set_default_timeout(PATIENCE_MS)
     said: list[str] = []
     page.on("request", lambda request: said.append(request.url))
     page.on("console", lambda message: said.append(message.text))

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+from opened import PATIENCE_MS
 from synthetic import load_run, make_run
 
 from gpuledger.analyze.step.fusions import FusedKernel
@@ -32,10 +33,11 @@ KERNELS = (
 def opened(browser: Browser, place: Path, text: str) -> Page:
     place.write_text(text, encoding="utf-8")
     page = browser.new_context(offline=True, viewport={"width": 1280, "height": 900}).new_page()
+    page.set_default_timeout(PATIENCE_MS)
     page.on("pageerror", lambda error: pytest.fail(str(error)))
     page.on("dialog", lambda dialog: pytest.fail(dialog.message))
     page.goto(place.as_uri())
-    page.wait_for_selector("html[data-ready]", state="attached", timeout=20_000)
+    page.wait_for_selector("html[data-ready]", state="attached", timeout=PATIENCE_MS)
     return page
 
 

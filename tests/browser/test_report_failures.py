@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from opened import PATIENCE_MS
 from synthetic import make_run
 
 from gpuledger.analyze.view.view import build_view
@@ -51,6 +52,7 @@ def failed_run(place: Path) -> Path:
 
 def test_the_map_has_a_bar_for_each_segment_in_the_colors_of_the_legend(browser: Browser, tmp_path: Path) -> None:
     page = browser.new_page(viewport={"width": 1200, "height": 800})
+    page.set_default_timeout(PATIENCE_MS)
     report = tmp_path / "oom.html"
     report.write_text(render_html(build_view(read_run(failed_run(tmp_path / "oom.ledger")))), encoding="utf-8")
     page.goto(report.as_uri())
@@ -71,6 +73,7 @@ def test_the_map_has_a_bar_for_each_segment_in_the_colors_of_the_legend(browser:
 
 def test_a_long_setting_does_not_widen_a_narrow_page(browser: Browser, tmp_path: Path) -> None:
     page = browser.new_page(viewport={"width": 420, "height": 800})
+    page.set_default_timeout(PATIENCE_MS)
     report = tmp_path / "oom.html"
     report.write_text(render_html(build_view(read_run(failed_run(tmp_path / "oom.ledger")))), encoding="utf-8")
     page.goto(report.as_uri())
@@ -82,6 +85,7 @@ def test_a_long_setting_does_not_widen_a_narrow_page(browser: Browser, tmp_path:
 
 def test_the_last_steps_are_a_table(browser: Browser, tmp_path: Path) -> None:
     page = browser.new_page()
+    page.set_default_timeout(PATIENCE_MS)
     report = tmp_path / "oom.html"
     report.write_text(render_html(build_view(read_run(failed_run(tmp_path / "oom.ledger")))), encoding="utf-8")
     page.goto(report.as_uri())

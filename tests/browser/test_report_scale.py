@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
+from opened import PATIENCE_MS
 from synthetic import load_run
 
 from gpuledger.analyze.overview.summary import summarize
@@ -52,12 +53,13 @@ def test_a_million_blocks(browser: Browser, tmp_path: Path) -> None:
     assert place.stat().st_size <= FILE_BYTES
     with browser.new_context(offline=True, viewport={"width": 1280, "height": 900}) as context:
         page = context.new_page()
+        page.set_default_timeout(PATIENCE_MS)
         session = context.new_cdp_session(page)
         session.send("Performance.enable")
         session.send("Profiler.enable")
         session.send("Profiler.startPreciseCoverage", {"callCount": True, "detailed": True})
         page.goto(place.as_uri())
-        page.wait_for_selector("html[data-ready]", state="attached", timeout=30_000)
+        page.wait_for_selector("html[data-ready]", state="attached", timeout=PATIENCE_MS)
         opening = work_of(page, session)
         assert 0 < opening.blocks <= OPENING_BLOCKS
         assert opening.layouts <= OPENING_LAYOUTS

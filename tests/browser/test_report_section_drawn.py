@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from opened import PATIENCE_MS
 from synthetic import load_run
 from toy_section import toy_section
 
@@ -26,10 +27,11 @@ def test_a_toy_section_is_drawn(browser: Browser, tmp_path: Path) -> None:
     place.write_text(render_html(view, (*SECTIONS, toy_section(tmp_path))), encoding="utf-8")
     context = browser.new_context(offline=True)
     page = context.new_page()
+    page.set_default_timeout(PATIENCE_MS)
     complaints: list[str] = []
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.goto(place.as_uri())
-    page.wait_for_selector("html[data-ready]", state="attached", timeout=20_000)
+    page.wait_for_selector("html[data-ready]", state="attached", timeout=PATIENCE_MS)
     assert page.locator("#toy-section h2").inner_text() == "Toy & play"
     assert page.locator("#toy").inner_text() == f"Toy blocks {view.highest.summary.peak_allocated_bytes}"
     page.locator("#toy dfn").hover()

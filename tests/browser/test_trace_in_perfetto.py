@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from opened import PATIENCE_MS
 from synthetic_work import load_timed
 
 from gpuledger.report.trace.trace import TraceFile, build_trace, write_trace
@@ -75,8 +76,9 @@ def page(browser: Browser, trace: tuple[TraceFile, Path]) -> Iterator[Page]:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     context = browser.new_context()
     page = context.new_page()
+    page.set_default_timeout(PATIENCE_MS)
     page.goto(f"http://127.0.0.1:{server.server_port}/")
-    page.wait_for_function(OPENED, timeout=60_000)
+    page.wait_for_function(OPENED, timeout=PATIENCE_MS)
     yield page
     context.close()
     server.shutdown()

@@ -68,7 +68,7 @@ def test_a_clean_installation_reads_a_run(clean: Path, tmp_path: Path) -> None:
     make_run(tmp_path / "some.ledger")
     for arguments in (["show", "some.ledger"], ["balance", "some.ledger"], ["report", "some.ledger", "-o", "out.html"]):
         command = [str(clean / "gpuledger"), *arguments]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False)
         assert done.returncode == 0, done.stderr
     assert (tmp_path / "out.html").stat().st_size > 10_000
 
@@ -76,5 +76,5 @@ def test_a_clean_installation_reads_a_run(clean: Path, tmp_path: Path) -> None:
 def test_a_clean_installation_runs_a_program_without_torch(clean: Path, tmp_path: Path) -> None:
     (tmp_path / "plain.py").write_text("import sys\nprint('ran')\nsys.exit(7)\n", encoding="utf-8")
     command = [str(clean / "gpuledger"), "run", "plain.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False)
     assert (done.returncode, done.stdout) == (7, "ran\n"), done.stderr

@@ -269,7 +269,7 @@ def test_an_interrupted_launcher_leaves_both_ranks(launcher: str, number: signal
         assert job.stdout is not None
         assert [job.stdout.readline() for _ in range(2)] == [b"ready\n"] * 2
         job.send_signal(number)
-        _, said = job.communicate(timeout=60)
+        _, said = job.communicate(timeout=600)
     run = load(tmp_path / "two.ledger")
     assert job.returncode == run.manifest.exit_status != 0, said
     assert [(rank, present(steps) >= 3) for rank, _, _, steps in ranks_of(run)] == [(0, True), (1, True)]

@@ -37,7 +37,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(words: str, desk: Path, python: str = sys.executable) -> subprocess.CompletedProcess[str]:
     line = f"'{python}' -m gpuledger {words}"
-    return subprocess.run(["sh", "-c", line], cwd=desk, capture_output=True, text=True, check=False, timeout=100)
+    return subprocess.run(["sh", "-c", line], cwd=desk, capture_output=True, text=True, check=False, timeout=600)
 
 
 @pytest.mark.parametrize("name", COMMANDS)

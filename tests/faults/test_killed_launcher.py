@@ -23,7 +23,7 @@ def children_of(pid: int) -> set[int]:
     return {int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
 
 
-def has_ended(pid: int, within_s: float = 60.0) -> bool:
+def has_ended(pid: int, within_s: float = 600.0) -> bool:
     """Return whether a process ends within some seconds."""
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
@@ -54,7 +54,7 @@ def test_the_program_dies_with_the_launcher(words: list[str], tmp_path: Path) ->
         assert launcher.stdout is not None
         program = int(launcher.stdout.readline())
         launcher.kill()
-        launcher.wait(60)
+        launcher.wait(600)
         assert has_ended(program)
     assert load(tmp_path / "run.ledger").manifest.status == "running"
 
@@ -68,7 +68,7 @@ def test_the_viewer_dies_with_the_launcher_and_the_run_is_readable(tmp_path: Pat
     while not list(temporary.glob("gpuledger-live-*")):
         time.sleep(0.02)
     launcher.kill()
-    launcher.communicate(timeout=60)
+    launcher.communicate(timeout=600)
     assert all(has_ended(pid) for pid in begun)
     assert not list(temporary.glob("gpuledger-*"))
     assert present(present(load(tmp_path / "train.ledger").rank().manifest.window).last_step) >= 1
@@ -80,7 +80,7 @@ def test_a_viewer_ends_with_the_program(tmp_path: Path, temporary: Path) -> None
     begun = children_of(launcher.pid)
     while not list(temporary.glob("gpuledger-live-*")):
         time.sleep(0.02)
-    launcher.communicate(b"\n", timeout=60)
+    launcher.communicate(b"\n", timeout=600)
     assert launcher.returncode == 0
     assert all(has_ended(pid) for pid in begun)
     assert not list(temporary.glob("gpuledger-*"))

@@ -35,8 +35,8 @@ class _Engine:
         results: list[Any] = []
         call: Any = operator.call
         _thread.start_new_thread(deque, (map(results.append, map(call, calls)), 0))
-        if not ended.acquire(timeout=60):
-            raise RuntimeError("backward raised an exception in its thread, or takes longer than a minute")
+        if not ended.acquire(timeout=600):
+            raise RuntimeError("backward raised an exception in its thread, or takes longer than ten minutes")
         return results[len(modes)]
 
 

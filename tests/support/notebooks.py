@@ -12,7 +12,7 @@ from typing import Any
 
 from jupyter_client.manager import KernelManager
 
-PATIENCE_S = 120
+PATIENCE_S = 600
 
 
 @dataclass

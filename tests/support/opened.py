@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from playwright.sync_api import ConsoleMessage, Error, Locator, Page, Request
 
 
+PATIENCE_MS = 300_000
+"""How long tests wait for the browser, whose own limit of 30 s is short for a busy machine."""
+
+
 @dataclass
 class Opened:
     """A report in a browser: its page, and everything it asked for or complained about."""

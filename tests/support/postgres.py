@@ -54,7 +54,7 @@ class Server:
         )
         done = subprocess.run(
             command, cwd=self.directory, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE, text=True, timeout=60, check=False, **other,
+            stderr=subprocess.PIPE, text=True, timeout=600, check=False, **other,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
 

@@ -89,7 +89,7 @@ def execute(
     directory: Path,
     env: dict[str, str] | None = None,
     stdin: bytes = b"",
-    timeout_s: float = 120,
+    timeout_s: float = 600,
 ) -> Ended:
     """Return how ``command`` ended."""
     how: dict[str, Any] = {"cwd": directory, "env": env or environment(), "timeout": timeout_s}
@@ -126,7 +126,7 @@ def start(words: list[str], directory: Path, options: tuple[str, ...] = ("-q",),
 def signalled(running: subprocess.Popen[bytes], number: signal.Signals) -> Ended:
     """Return how a program under way ends after the launcher alone got a signal."""
     running.send_signal(number)
-    stdout, stderr = running.communicate(timeout=60)
+    stdout, stderr = running.communicate(timeout=600)
     return Ended(running.returncode, stdout, stderr)
 
 

@@ -71,7 +71,7 @@ def watch(words: list[str], directory: Path, **script: float) -> Ended:
         cwd=directory,
         env=with_stub(directory, **script),
         capture_output=True,
-        timeout=240,
+        timeout=600,
         check=False,
     )
     return Ended(done.returncode, done.stdout, done.stderr)

@@ -200,7 +200,7 @@ def test_a_damaged_part_is_named(tmp_path: Path) -> None:
 def limited(run: Path, query: str, *options: str) -> tuple[int, str]:
     """Return exit code and error of a query in a process of its own, which has to end."""
     command = [sys.executable, "-m", "gpuledger", "sql", str(run), query, *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=280)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     return done.returncode, done.stderr
 
 

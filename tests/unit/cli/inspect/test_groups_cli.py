@@ -326,7 +326,7 @@ with gpuledger.record(out="run", devices="cpu"):
     with gpuledger.scope("caches"), gpuledger.scope("of keys"):
         named = torch.zeros(4096)
 """  # in a process of its own: no tensors of other tests die while it records
-    subprocess.run([quick_python(), "-c", program], cwd=tmp_path, check=True, timeout=120)
+    subprocess.run([quick_python(), "-c", program], cwd=tmp_path, check=True, timeout=600)
     run = tmp_path / "run.ledger"
     unknown = document("show", run, "--unknown")
     assert [one["bytes"] for one in unknown["unknown"]] == [4096]

@@ -333,7 +333,7 @@ def test_other_errors_that_leave_modules_are_not_recorded(tmp_path: Path) -> Non
 
 def run(*words: str, at: Path, by: Sequence[str] | None = None) -> subprocess.CompletedProcess[str]:
     command = [*(by or quick_gpuledger()), *words]
-    return subprocess.run(command, cwd=at, capture_output=True, text=True, timeout=240, check=False)
+    return subprocess.run(command, cwd=at, capture_output=True, text=True, timeout=600, check=False)
 
 
 def test_a_leak_that_reaches_a_limit_is_named_with_its_line(tmp_path: Path) -> None:

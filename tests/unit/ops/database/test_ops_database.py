@@ -219,7 +219,7 @@ def writer(url: str, batches: int, directory: Path) -> subprocess.Popen[str]:
 def test_two_writers_lose_nothing_and_write_nothing_twice(url: str, tmp_path: Path) -> None:
     both = [writer(url, 40, tmp_path) for _ in range(2)]
     for one in both:
-        one.communicate(timeout=120)
+        one.communicate(timeout=600)
         assert one.returncode == 0
     assert sorted((r.measured_ns, r.method["n"]) for r in open_database(url).records()) == [
         (batch, n) for batch in range(40) for n in range(5)
@@ -232,7 +232,7 @@ def test_a_writer_killed_in_the_middle_leaves_whole_batches(url: str, tmp_path: 
     said = [one.stdout.readline() for _ in range(5)]
     one.send_signal(signal.SIGKILL)
     said += one.stdout.read().split()
-    one.wait(timeout=60)
+    one.wait(timeout=600)
     one.stdout.close()
     last_said = int(said[-1])
     database = open_database(url)

@@ -162,5 +162,5 @@ def test_a_process_does_not_wait_for_threads_that_wait_forever_and_ends_in_order
         "atexit.register(print, 'at exit'); threading.Thread(target=threading.Event().wait).start(); "
         "end_with_threads(3)"
     )
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False)
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600, check=False)
     assert (ended.returncode, ended.stdout) == (3, "at exit\n")
