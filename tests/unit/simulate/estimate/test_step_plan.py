@@ -213,6 +213,17 @@ def test_whether_a_step_had_the_largest_batch_is_known_if_all_were_read(
     assert plan.has_largest == has
 
 
+@pytest.mark.parametrize("lengths", [[10] * 3, [10, 10, 20]], ids=["alike", "the last one is larger"])
+def test_an_epoch_with_as_many_batches_as_are_needed(
+    lengths: list[int], device: SimulatedDevice, patches: Patches
+) -> None:
+    """No batch is left from which the largest ones could be taken."""
+    plan = StepPlan(None, device)
+    plan.install(patches)
+    assert sizes_given(plan, device, DataLoader(Lines(lengths), batch_size=1))[:3] == lengths
+    assert plan.largest_of is None
+
+
 def test_at_most_eight_of_the_largest_batches_follow(device: SimulatedDevice, patches: Patches) -> None:
     plan = StepPlan(None, device)
     plan.install(patches)

@@ -119,7 +119,7 @@ class BatchesAhead:
         before, sizes = list(self._ahead), [size for _, size in self._ahead]
         if not self.knows or (only_if_larger and max(sizes, default=0) <= self._largest * _CHANGED):
             return 0
-        largest = max(self._largest, *sizes)
+        largest = max([self._largest, *sizes])
         order = sorted(range(len(sizes)), key=lambda place: -sizes[place])[:_LARGEST_BATCHES]
         kept = [before[place] for place in sorted(order) if sizes[place] >= _LARGE * largest]
         if min(sizes, default=largest) * _CHANGED >= largest or not kept:
