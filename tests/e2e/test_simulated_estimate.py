@@ -252,6 +252,19 @@ def test_a_script_is_followed_unchanged(tmp_path: Path, monkeypatch: pytest.Monk
     assert Path("train-on-t4.ledger").is_dir()
 
 
+def test_an_estimate_without_ranks_has_no_note_of_data_parallel_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the simulated GPU puts in the place of its methods is no unsupported version of PyTorch."""
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(TRAIN.replace("import argparse, torch", "import argparse, torch, torch.distributed"))
+    told = ask("estimate", "-q", "--gpu", "l4", "--steps", "1", "--out", "fit", "train.py")
+    assert told.exit_code == 0, told.output
+    manifest = gpuledger.load("fit.ledger").rank(0).manifest
+    assert all(check.ok for check in manifest.checks)
+    assert not [note for note in manifest.notes if "is not supported" in note]
+
+
 def test_a_compiled_script_is_approximated_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     made = "optimizer = torch.optim.Adam"

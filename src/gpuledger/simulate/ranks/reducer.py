@@ -6,6 +6,7 @@ all-reduce, which a process group without communication does not return. A commu
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -68,6 +69,7 @@ def install_reducer(patches: Patches, put: Callable[[str, Callable[..., Any]], N
         hooked.add(model)
         register(model, state, hook)
 
+    @functools.wraps(forward)  # observers of torch's own method look for it inside this one
     def forward_(model: Any, *inputs: Any, **kwargs: Any) -> Any:
         if model not in hooked:
             register_comm_hook(model, None, _reduced)

@@ -54,7 +54,7 @@ def guard_against_effects(refuse: Callable[[str], None] | None, kept: str = "") 
         refuse: Raises an exception, which the program gets in place of the effect. Another thread than this one ends.
         kept: Directory in which files may be written.
     """
-    _state.update(refuse=refuse, kept=kept, thread=threading.get_ident())
+    _state.update(refuse=refuse, kept=kept and os.path.abspath(kept), thread=threading.get_ident())
     if refuse is None:
         _state["follows"] = False
     else:
@@ -116,11 +116,15 @@ def _on_file(verb: str, path: Any, directory: str = "") -> str:
     name = os.fsdecode(path)
     is_harmless = name in _NOWHERE or "__pycache__" in name
     place = os.path.abspath(os.path.join(directory, name))
-    if is_harmless or (_state["kept"] and place.startswith(_state["kept"])) or is_temporary(place):
+    if is_harmless or _is_in(place, _state["kept"]) or is_temporary(place):
         return ""
     return f"{verb} {os.path.basename(name)}"
 
 
 def is_temporary(place: str) -> bool:
     """Return whether an absolute path is of a file or directory that the program made with ``tempfile``."""
-    return any(place == made or place.startswith(made + os.sep) for made in _temporary)
+    return any(_is_in(place, made) for made in _temporary)
+
+
+def _is_in(place: str, kept: str) -> bool:
+    return bool(kept) and (place == kept or place.startswith(kept + os.sep))

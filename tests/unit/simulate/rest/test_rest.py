@@ -30,7 +30,7 @@ from gpuledger.simulate.rest.ending import StepsDone
 from gpuledger.simulate.rest.own_code import is_own, own_place
 from gpuledger.simulate.rest.program_source import install_changes
 from gpuledger.simulate.rest.rest import MOST_LATER_STEPS, RestOfProgram
-from gpuledger.simulate.rest.side_effects import follow_temporary_files
+from gpuledger.simulate.rest.side_effects import follow_temporary_files, guard_against_effects
 
 pytestmark = pytest.mark.torch
 NEEDED = 3
@@ -310,6 +310,22 @@ def test_nothing_is_written_after_the_steps(
     assert program.rest.notes == [
         f"train.py:16: the simulation ended where the program {what}. What follows is not included."
     ]
+
+
+def test_the_directory_of_the_estimate_is_written_however_its_path_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "run").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    said: list[str] = []
+    guard_against_effects(said.append, "../run")
+    try:
+        for path in (Path("../run/events"), tmp_path / "run" / "counters", tmp_path / "runs"):
+            path.write_text("recorded", encoding="utf-8")
+    finally:
+        guard_against_effects(None)
+    assert said == ["writes runs"]
 
 
 def test_temporary_files_of_the_program_are_written_and_removed(
