@@ -9,10 +9,11 @@ PACKAGES = r"[/\\](site|dist)-packages[/\\]"
 
 _LIBRARY = re.compile(rf"{PACKAGES}|[/\\]lib(64)?[/\\]python3", re.ASCII)
 _FRAMEWORK = re.compile(
-    rf"{PACKAGES}(torch|functorch|triton)[/\\]|[/\\]lib(64)?[/\\]python3[^/\\]*[/\\](?!site-packages|dist-packages)"
-    r"|[/\\]torchinductor_[^/\\]*[/\\]",
+    rf"{PACKAGES}((torch|functorch|triton)[/\\]|typing_extensions\.py$)"
+    r"|[/\\]lib(64)?[/\\]python3[^/\\]*[/\\](?!site-packages|dist-packages)|[/\\]torchinductor_[^/\\]*[/\\]",
     re.ASCII,
 )
+"""``typing_extensions`` has parts of later standard libraries. Its decorator calls what PyTorch has deprecated."""
 _TYPED_IN = re.compile(r"^<(stdin|ipython-input-.*)>$", re.ASCII)
 
 

@@ -41,6 +41,8 @@ MOST_WITHOUT_LINE = 0.05
         ("train.py", "main", True, False),
         ("/venv/lib/python3.12/site-packages/torch/nn/modules/linear.py", "forward", False, True),
         ("/venv/lib/python3.12/site-packages/torchvision/models/resnet.py", "forward", False, False),
+        ("/venv/lib/python3.12/site-packages/typing_extensions.py", "wrapper", False, True),
+        ("/venv/lib/python3.12/site-packages/my_typing_extensions.py", "wrapper", False, False),
         ("/usr/lib/python3/dist-packages/timm/layers/norm.py", "forward", False, False),
         ("/usr/lib/python3.12/threading.py", "run", False, True),
         ("/usr/lib64/python3.12/contextlib.py", "inner", False, True),
