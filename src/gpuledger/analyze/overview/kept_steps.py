@@ -57,7 +57,10 @@ def find_kept(facts: PeakFacts) -> KeptSteps | None:
     later = _alive_later(facts, last)
     if later is not None:
         kept &= later
-    before = _of_each(facts, kept & facts.of(*_BEFORE), steps, range(first, last))
+    of_before = kept & facts.of(*_BEFORE)
+    before = _of_each(facts, of_before, steps, range(first, last))
+    if later is not None and _of_each(facts, of_before, steps, range(first, last + 1)) is None:
+        before = None  # the last step keeps nothing for good
     if before is not None:
         return before if _goes_on(facts, last, before) is not False else None
     stacks = facts.stack_id

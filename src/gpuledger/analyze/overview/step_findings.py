@@ -14,8 +14,8 @@ from gpuledger.analyze.overview.what_if import grows_with_batch, with_autocast, 
 from gpuledger.units import format_bytes
 
 _MOSTLY_32_BITS_FRAC = 0.9
-_OF_A_STEP = ("activation", "activation_gradient", "temporary", "workspace")
-
+_OF_A_STEP = ("activation", "activation_gradient", "temporary")
+"""Categories that a change of the code makes smaller. Workspaces have the sizes of their libraries and stay."""
 
 _KEPT_FOR_BACKWARD = (
     " for backward",
@@ -145,7 +145,7 @@ def one_module(facts: PeakFacts) -> Finding | None:
     largest = int(facts.lives.allocated_bytes[blocks & (facts.module_id == module_id)].max())
     return Finding(
         f"{name} alone uses {facts.share(size)} of the peak",
-        f"{format_bytes(size)} of activations, temporaries and workspaces, the largest block {format_bytes(largest)}",
+        f"{format_bytes(size)} of activations and temporaries, the largest block {format_bytes(largest)}",
         f"reduce the memory of {name}",
         "if these are logits, a loss in chunks or a fused loss never stores all of them; otherwise see which tensors "
         "it keeps",
@@ -169,7 +169,7 @@ def optimizer_temporaries(facts: PeakFacts) -> Finding | None:
     advised = update_advice(facts.rank.manifest.optimizers)
     if advised is None or facts.rank.manifest.recorder.is_imported or facts.has_large_state:
         return None
-    blocks = facts.of("temporary", "workspace") & facts.born_in("optimizer")
+    blocks = facts.of("temporary") & facts.born_in("optimizer")
     if facts.held(blocks) < 0.1 * facts.peak_bytes:
         return None
     blocks &= facts.of_updates(advised.step_modules)
@@ -212,7 +212,7 @@ def outside_modules(facts: PeakFacts) -> Finding | None:
         action = f"reduce tensors outside modules, most of them allocated at {line}"
     return Finding(
         f"Tensors outside modules are {facts.share(size)} of the peak",
-        f"{format_bytes(size)} of activations, temporaries and workspaces, the largest block {format_bytes(largest)}"
+        f"{format_bytes(size)} of activations and temporaries, the largest block {format_bytes(largest)}"
         + (f", the largest part allocated at {line}" if line else ""),
         action,
         advice,

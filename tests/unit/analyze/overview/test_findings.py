@@ -124,8 +124,13 @@ def test_gaps_that_came_after_the_recorded_steps_are_found(unused_mib: int, titl
     assert (found.saving_bytes == unused_mib << 20) == (unused_mib > 1)
 
 
+def without_workspaces(rank: Rank) -> Rank:
+    """Return a run in which what the libraries keep is freed as temporaries are, so that it can be advised on."""
+    return changed(rank, "blocks", lambda row: {"category": "temporary"} if row["category"] == "workspace" else {})
+
+
 def test_a_run_without_modules_names_none(tmp_path: Path) -> None:
-    rank = post_recording("gan", tmp_path)
+    rank = without_workspaces(post_recording("gan", tmp_path))
     assert [one for one in find_findings(rank) if re.match(r"Discriminator.7( \(\w+\))? alone uses", one.title)]
     table = rank.table("blocks")
     place = table.schema.get_field_index("module_id")
@@ -525,7 +530,7 @@ def test_an_optimizer_with_small_states_is_not_told_to_make_them_smaller(
 
 
 def test_logits_and_loss_outside_modules_are_named(tmp_path: Path) -> None:
-    rank = post_recording("gan", tmp_path)
+    rank = without_workspaces(post_recording("gan", tmp_path))
     assert not named(rank, "Tensors outside modules")
     largest = next(one for one in find_findings(rank) if "alone uses" in one.title).search
     ids = [row["module_id"] for row in rank.table("modules").to_pylist() if row["path"] == largest]
@@ -541,6 +546,20 @@ def test_logits_and_loss_outside_modules_are_named(tmp_path: Path) -> None:
     assert again
     assert again.evidence.endswith(f"allocated at {line}")
     assert again.action == f"reduce tensors outside modules, most of them allocated at {line}"
+
+
+@pytest.mark.parametrize("is_outside", [False, True])
+def test_the_workspace_of_a_library_is_not_to_be_reduced(is_outside: bool, tmp_path: Path) -> None:
+    """It has the library's own size and stays: no change of a module or of the code around it makes it smaller."""
+    rank = post_recording("gan", tmp_path)
+    kept = [row["module_id"] for row in rank.table("blocks").to_pylist() if row["category"] == "workspace"]
+    if is_outside:
+        rank = changed(rank, "blocks", lambda row: {"module_id": None} if row["module_id"] in kept else {})
+    titles = [one.title for one in find_findings(rank)]
+    more = [one.title for one in find_findings(without_workspaces(rank)) if one.title not in titles]
+    start = "Tensors outside modules are" if is_outside else "Discriminator.7 (Linear) alone uses"
+    assert [title for title in more if title.startswith(start)]
+    assert not [title for title in titles if title.startswith(start)]
 
 
 def test_fit_says_which_change_makes_a_run_fit(tmp_path: Path) -> None:

@@ -132,6 +132,12 @@ def _the_first_two_outputs(trainer: Trainer, number: int) -> None:
         trainer.kept.append(output.detach())
 
 
+def _the_first_two_outputs_and_each_loss(trainer: Trainer, number: int) -> None:
+    """Tensors become more, but not by what the first steps keep: as prompts of a generation and its tokens."""
+    output = trainer.step().detach()
+    trainer.kept.extend([output, output.mean()] if number < 2 else [output.mean()])
+
+
 def _longer_inputs(trainer: Trainer, number: int) -> None:
     trainer.step(torch.randn(64 + 32 * number, 64))
 
@@ -148,7 +154,8 @@ LEAKS = (
 )
 HEALTHY = (
     *(_double_buffer, _batches_prepared_ahead, _last_outputs, _last_two_graphs, _a_mean_of_outputs),
-    *(_a_cache_by_length, _the_first_two_outputs, _longer_inputs, _an_average_of_weights),
+    *(_a_cache_by_length, _the_first_two_outputs, _the_first_two_outputs_and_each_loss, _longer_inputs),
+    _an_average_of_weights,
 )
 
 
