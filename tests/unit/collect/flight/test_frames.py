@@ -33,8 +33,11 @@ def test_a_census_leaves_no_reference_cycle() -> None:
     gc.collect()
     gc.disable()
     try:
-        Census(1).count_tensors()
-        assert gc.collect() == 0
+        left = []
+        for _ in range(3):  # what other tests have left behind can become garbage meanwhile, but not each time
+            Census(1).count_tensors()
+            left.append(gc.collect())
+        assert min(left) == 0
     finally:
         gc.enable()
 
