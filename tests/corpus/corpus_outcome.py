@@ -20,10 +20,14 @@ from typing import Any
 import psutil
 from corpus_programs import HERE, Program
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 600.0
+"""Longest time of a program, which only ends one that hangs."""
 
 PATIENCE_S = 2.0
 """How long helpers of a program that has ended, such as a fork server, may take to notice."""
+
+BUSY_PATIENCE_S = 60.0
+"""The same where one of them waits for a processor."""
 
 _OF_OTHERS = ("GPULEDGER_", "COV_", "COVERAGE_", "PYTEST_", "CORPUS_", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
 
@@ -97,13 +101,23 @@ class Place:
 
 def _end_session(session: int) -> int:
     """Return how many processes of a session are left after a moment, and kill them."""
-    patience_ends_s = time.monotonic() + PATIENCE_S
-    while (left := _of_session(session)) and time.monotonic() < patience_ends_s:
+    begun_s = time.monotonic()
+    while left := _of_session(session):
+        waited_s = time.monotonic() - begun_s
+        if waited_s > BUSY_PATIENCE_S or (waited_s > PATIENCE_S and not any(map(_is_running, left))):
+            break
         time.sleep(0.05)
     for process in left:
         with suppress(psutil.Error):
             process.kill()
     return len(left)
+
+
+def _is_running(process: psutil.Process) -> bool:
+    """Return whether a process runs, or waits for a processor."""
+    with suppress(psutil.Error):
+        return process.status() == psutil.STATUS_RUNNING
+    return False
 
 
 def _of_session(session: int) -> list[psutil.Process]:

@@ -19,6 +19,7 @@ import time
 import types
 import warnings
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 PLACE = os.environ.get("CORPUS_STATE")
@@ -100,14 +101,18 @@ def _process() -> dict[str, Any]:
 
 def _let_feeders_end() -> None:
     """Wait a moment for the threads of queues that are closed, as those of data loaders: they end by themselves."""
-    ends_s = time.monotonic() + 1.0
+    ends_s = time.monotonic() + 10.0
     while time.monotonic() < ends_s and any("QueueFeeder" in thread.name for thread in threading.enumerate()):
         time.sleep(0.01)
 
 
 def _native_threads() -> Iterator[str]:
-    ends_s = time.monotonic() + 0.2  # a thread that was joined leaves the kernel's list a moment later
-    while time.monotonic() < ends_s and len(os.listdir("/proc/self/task")) > threading.active_count():
+    """Yield their names. A thread that was joined leaves the kernel's list a moment later, or when it has its turn."""
+    begun_s = time.monotonic()
+    while len(os.listdir("/proc/self/task")) > threading.active_count():
+        waited_s = time.monotonic() - begun_s
+        if waited_s > 10 or (waited_s > 0.2 and not _is_another_running()):
+            break
         time.sleep(0.01)
     for number in os.listdir("/proc/self/task"):
         try:
@@ -115,6 +120,15 @@ def _native_threads() -> Iterator[str]:
                 yield stream.read().strip()
         except OSError:  # it has ended in between
             continue
+
+
+def _is_another_running() -> bool:
+    """Return whether another thread runs, or waits for a processor."""
+    for number in set(os.listdir("/proc/self/task")) - {str(threading.get_native_id())}:
+        with suppress(OSError), open(f"/proc/self/task/{number}/stat") as stream:
+            if stream.read().rpartition(")")[2].split()[0] == "R":
+                return True
+    return False
 
 
 def _directory() -> str | None:
