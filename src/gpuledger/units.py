@@ -49,7 +49,9 @@ def format_ns(value_ns: float | None, half_ns: float | None = None) -> str:
 
 
 def format_seconds(value_s: float | None, half_s: float | None = None) -> str:
-    """Return seconds as text, as :func:`format_ns` does."""
+    """Return seconds as text, as :func:`format_ns` does; ``0 s`` for none."""
+    if value_s == 0 and half_s is None:
+        return "0 s"
     return format_ns(None if value_s is None else value_s * 1e9, None if half_s is None else half_s * 1e9)
 
 
@@ -109,6 +111,18 @@ def parse_bytes(text: str) -> int:
     if factor is None:
         raise UsageError(f"{text}: unknown unit {unit}", hint="Use B, KiB, MiB, GiB, TiB, or KB, MB, GB, TB")
     return _whole(text, number * factor)
+
+
+def parse_memory(text: str) -> int:
+    """Return the bytes of a GPU's memory, such as ``24GiB``; a unit is needed, because ``24`` would be 24 bytes.
+
+    Raises:
+        UsageError: ``text`` is not a size, or has no unit.
+    """
+    size_bytes = parse_bytes(text)
+    if not _split(text, "a size", "")[1]:
+        raise UsageError(f"{text}: a unit is missing", hint="For example 24GiB")
+    return size_bytes
 
 
 def parse_duration_ns(text: str) -> int:

@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from json_page import documented_keys
 from synthetic import make_run
 
+from gpuledger.analyze.memory.growth import Growth
 from gpuledger.cli.main import main
 from gpuledger.model.schema.tables import SCHEMA_VERSION
+from gpuledger.report.json.document import growth_document
 
 SHOW = {
     "schema_version": int,
@@ -170,3 +173,17 @@ def test_check(run: Path) -> None:
     for gate in found["limits"]:
         has(gate, {"key": str, "unit": str, "ok": bool, "found": int, "written": str, "note": str, "source": str})
         assert {"limit", "over", "base", "rank", "device_idx"} <= set(gate)
+
+
+def test_the_page_has_every_key_and_no_other(run: Path, tmp_path: Path) -> None:
+    several = document("show", run)
+    assert set(several) == documented_keys("show")
+    assert set(document("balance", run)) == documented_keys("balance")
+    assert set(document("group", run)) - {"layer", "data structure"} == documented_keys("group")
+    compared = json.loads(CliRunner().invoke(main, ["compare", str(run), "--json"]).stdout)
+    assert set(compared[0]) == documented_keys("compare")
+    other = make_run(tmp_path / "other.ledger", blocks=200, seed=7, ranks=2)
+    assert set(document("diff", run, other)) == documented_keys("diff")
+    assert set(document("check", run, "--against", run)) == documented_keys("check")
+    assert set(document("what-if", run)) == documented_keys("what-if")
+    assert set(growth_document(Growth(0, -1, 1.0, 1, 9, 9, None, None, None, None))) == documented_keys("Growth")

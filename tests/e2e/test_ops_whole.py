@@ -99,7 +99,7 @@ def test_a_picture_that_is_there_is_refused_before_anything_is_measured(ask: Ask
     (folder / "there.png").write_text("mine")
     refused = ask("compare", "nothing", "-o", "there.png", "--database", "none.db")
     assert refused.exit_code == 2
-    assert "Use another name with -o, or --force to overwrite" in refused.stderr
+    assert "Choose another name with -o, or overwrite it with --force" in refused.stderr
     assert not (folder / "none.db").exists()
 
 
@@ -138,7 +138,7 @@ def test_what_the_database_holds_counts_towards_a_target_and_rows_that_are_not_s
     assert met.exit_code == 0, met.output
     assert met.stdout.count("measured: 100.0 % of the calls") == 2
     assert "\n\nconv_net" in met.stdout
-    assert "more types of operators; -n or --json print them" in met.stderr
+    assert "more types of operators: -n or --json print them." in met.stderr
     again = ask("measure", "c", "--database", "held.db", *QUICK)
     assert "time: nothing to measure, all operators are in the database" in again.stdout
 

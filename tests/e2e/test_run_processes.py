@@ -129,7 +129,7 @@ def test_a_python_that_ignores_the_path_is_not_seen_and_the_run_says_so(flag: st
     write_script(tmp_path, "print('ran')")
     ended = recorded(["--", sys.executable, flag, "train.py"], tmp_path, options=("--out", "run"))
     assert (ended.status, ended.stdout) == (0, b"ran\n")
-    assert b"nothing was recorded: No PyTorch process wrote a recording" in ended.stderr
+    assert b"nothing was recorded. No PyTorch process wrote a recording" in ended.stderr
     assert "-I, -E or -S" in manifest(tmp_path / "run.ledger")["notes"][0]
 
 

@@ -77,7 +77,7 @@ def test_a_program_without_torch(tmp_path: Path) -> None:
     assert (ended.status, ended.stdout) == (0, b"ran\n")
     lines = ended.stderr.decode().splitlines()
     assert len(lines) == 2
-    assert lines[1].startswith("gpuledger: nothing was recorded: No PyTorch process wrote a recording")
+    assert lines[1].startswith("gpuledger: nothing was recorded. No PyTorch process wrote a recording")
 
 
 def test_starting_costs_little(tmp_path: Path) -> None:
@@ -123,3 +123,20 @@ def test_settings_reach_the_program(tmp_path: Path) -> None:
     window = present(rank.manifest.window)
     assert (window.first_step, window.last_step) == (2, 4)
     assert rank.table("stacks").num_rows == 0
+
+
+def test_a_gpu_that_is_asked_for_and_not_found_is_not_announced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_script(tmp_path, "pass")
+    announced = "CPU tensors, unless PyTorch finds a GPU (--devices cuda, but no GPU found)"
+    for options, visible, what in (
+        (("--devices", "cuda"), "", announced),
+        (("--devices", "cuda"), "-1", announced),
+        ((), "", "CPU tensors (no GPU found)"),
+    ):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        ended = recorded(["train.py"], tmp_path, options=options)
+        line = ended.stderr.decode().splitlines()[0]
+        assert line.startswith("gpuledger: recording to ")
+        assert line.partition(", ")[2] == what

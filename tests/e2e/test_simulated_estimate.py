@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from json_page import documented_keys
 from present import present
 
 pytest.importorskip("torch")
@@ -235,6 +236,7 @@ def test_a_script_is_followed_unchanged(tmp_path: Path, monkeypatch: pytest.Monk
     told = ask("estimate", "--json", "-q", "--gpu", "l4", "--steps", "2", "train.py", "--batch-size", "64")
     assert told.exit_code == 0, told.output
     found = json.loads(told.stdout)
+    assert set(found) == documented_keys("estimate")
     assert found["verdict"] == "fits"
     assert found["steps"] == 2
     weights = (1024 * 4096 * 2 + 4096 + 1024) * 4

@@ -55,6 +55,7 @@ def test_times_are_printed_with_their_unit(value: int | None, text: str) -> None
 def test_seconds_and_shares() -> None:
     assert format_seconds(0.5) == "500.00 ms"
     assert format_seconds(None) == "n/a"
+    assert format_seconds(0.0) == "0 s"
     assert format_frac(0.8844) == "88.4 %"
     assert format_frac(None) == "n/a"
     assert format_frac(share_frac(1, 3), 0) == "33 %"

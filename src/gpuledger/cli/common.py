@@ -116,10 +116,10 @@ def fit_option() -> Decorator:
 
 
 def _parse_size(_context: click.Context, option: click.Parameter, text: str | None) -> int | None:
-    from gpuledger.units import parse_bytes
+    from gpuledger.units import parse_memory
 
     with in_option(option.opts[0]):
-        return None if text is None else parse_bytes(text)
+        return None if text is None else parse_memory(text)
 
 
 def step_option() -> Decorator:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import click
-from click.exceptions import Abort, ClickException, NoArgsIsHelpError
+from click.exceptions import Abort, ClickException, NoArgsIsHelpError, NoSuchOption
 
 from gpuledger._version import __version__
 from gpuledger.cli.streams import READER_GONE, leave_closed_pipes, open_closed_streams
@@ -138,7 +138,15 @@ class Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Return what the command returns."""
         with _named_pipes():
-            result = super().invoke(ctx)
+            try:
+                result = super().invoke(ctx)
+            except click.UsageError as error:
+                name = ctx.invoked_subcommand
+                command = self.get_command(ctx, name) if error.ctx is None and name else None
+                if command is not None:
+                    # click forgets the command of an option without its argument.
+                    error.ctx = click.Context(command, ctx, name)
+                raise
             sys.stdout.flush()
             return result
 
@@ -201,6 +209,8 @@ def _describe(error: Exception) -> tuple[str, str | None, int]:
     if isinstance(error, ClickException):
         context = getattr(error, "ctx", None)
         path = context.command_path if context else "gpuledger"
+        if isinstance(error, NoSuchOption) and (near := _near_options(error)):
+            return f"no such option '{error.option_name}'", f"Did you mean {' or '.join(near)}?", error.exit_code
         message = " ".join(error.format_message().split()).rstrip(".")
         return message[:1].lower() + message[1:], f"{path} --help", error.exit_code
     if isinstance(error, OSError) and error.strerror:
@@ -208,6 +218,13 @@ def _describe(error: Exception) -> tuple[str, str | None, int]:
         return f"{place}{error.strerror}", None, FAILURE
     words = " ".join(f"{type(error).__name__}: {error}".split())
     return words, "Please report this bug of gpuledger, with the output of: gpuledger -v …", FAILURE
+
+
+def _near_options(error: NoSuchOption) -> list[str]:
+    """Return at most two options of the command with names like the unknown one, the most similar first."""
+    from difflib import get_close_matches
+
+    return get_close_matches(error.option_name, error.possibilities or (), 2)
 
 
 def _remember_verbose(context: click.Context, _: click.Parameter, value: bool) -> None:

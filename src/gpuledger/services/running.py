@@ -370,9 +370,11 @@ def _what(devices: str, count: int) -> str:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         count = min(count, len([name for name in visible.split(",") if name.strip() not in ("", "-1")]))
-    if devices == "cuda" or count:
+    if devices != "cpu" and count:
         cards = f"cuda:0 to cuda:{count - 1}" if count > 1 else "cuda:0"
         return f"CUDA memory of {cards}"
+    if devices == "cuda":
+        return "CPU tensors, unless PyTorch finds a GPU (--devices cuda, but no GPU found)"
     why = "--devices cpu" if devices == "cpu" else "no GPU found"
     return f"CPU tensors ({why})"
 
@@ -385,7 +387,7 @@ def _settle(run_directory: Path, *, listeners: Listeners, ranks: str, end: Progr
     if not rank_directories(run_directory):
         if listeners.note is not None:
             for note in read_run_manifest(run_directory).notes:
-                listeners.note(f"gpuledger: nothing was recorded: {note}")
+                listeners.note(f"gpuledger: nothing was recorded. {note}")
         return
     from gpuledger.services.keeping_events import keep_events
     from gpuledger.services.rank_ends import keep_ends

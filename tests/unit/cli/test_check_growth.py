@@ -80,10 +80,13 @@ def test_growth_fails_and_says_when_memory_ends(tmp_path: Path) -> None:
 
 
 def test_a_program_that_has_run_out_of_memory_has_no_steps_until_then(tmp_path: Path) -> None:
-    result = check(with_facts(run_with(tmp_path / "a.ledger", 8 * MIB, 80), exit_error="OutOfMemoryError"))
+    run = with_facts(run_with(tmp_path / "a.ledger", 8 * MIB, 80), exit_error="OutOfMemoryError")
+    result = check(run)
     text = " ".join(result.output.split())
     assert "until step 80; then the program ran out of memory" in text
     assert "out of memory in about" not in text
+    shown = json.loads(check(run, "--json").stdout.partition("\ngpuledger")[0])
+    assert [one["has_ended"] for one in shown["growth"]] == [True]
 
 
 @pytest.mark.parametrize(("bound", "exit_code"), [(200, 0), (10**9, 5)])

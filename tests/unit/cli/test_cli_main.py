@@ -137,6 +137,26 @@ def test_a_message_of_several_lines_becomes_one() -> None:
     assert hint == "  hint: gpuledger export --help"
 
 
+@pytest.mark.parametrize(
+    ("words", "message", "hint"),
+    [
+        (["show", "--by"], "option '--by' requires an argument", "gpuledger show --help"),
+        (["ops", "list", "--by"], "option '--by' requires an argument", "gpuledger ops list --help"),
+        (["show", "--byy", "module", "train"], "no such option '--byy'", "Did you mean --by?"),
+        (["run", "--setps", "2", "train.py"], "no such option '--setps'", "Did you mean --steps or --stacks?"),
+        (["show", "--zzzz", "train"], "no such option '--zzzz'", "gpuledger show --help"),
+        (["show", "train", "--fit", "24"], "--fit 24: a unit is missing", "For example 24GiB"),
+        (["estimate", "--gpu-memory", "24", "--sm", "8.9", "-m", "x"], "--gpu-memory 24: a unit", "For example 24GiB"),
+    ],
+)
+def test_an_error_of_an_option_says_what_to_do(words: list[str], message: str, hint: str) -> None:
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 2
+    first, second = result.stderr.splitlines()
+    assert first.startswith(f"gpuledger: error: {message}")
+    assert second == f"  hint: {hint}"
+
+
 def test_a_script_without_a_command_has_run_in_its_hint() -> None:
     result = CliRunner().invoke(main, ["train.py", "--name", "a b"])
     assert result.exit_code == 2

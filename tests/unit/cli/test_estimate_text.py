@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("torch")
 from rich.color import ColorSystem
 
-from gpuledger.cli.predict.estimate_text import every_gpu_lines, fits_by_size, in_lines, steps_text
+from gpuledger.cli.predict.estimate_text import every_gpu_lines, fits_by_size, in_lines, steps_text, verdict_line
 from gpuledger.report.base.terminal import BOLD, DIM, RESET, Terminal
 from gpuledger.simulate.catalogue import catalogue, find_card
 from gpuledger.simulate.estimate.fit import FITS, Fit
@@ -32,6 +32,25 @@ pytestmark = pytest.mark.torch
 )
 def test_a_peak_outside_the_steps_is_not_said_to_be_in_one(steps: int, peak_step: int, said: str) -> None:
     assert steps_text(cast(Estimate, SimpleNamespace(steps=steps, peak_step=peak_step))) == said
+
+
+@pytest.mark.parametrize(
+    ("lower", "process", "upper", "said"),
+    [
+        (49.2, 53.8, 55.2, "53.8 of 23.4 GiB at the peak, -4.6 +1.4"),
+        (8.0, 8.3, 8.6, "8.3 of 23.4 GiB at the peak, ±0.3"),
+        (0.48, 0.52, 0.53, "0.52 of 23.4 GiB at the peak, -0.04 +0.01"),
+        (0.518, 0.52, 0.521, "0.520 of 23.4 GiB at the peak, -0.002 +0.001"),
+        (0.52, 0.52, 0.52, "0.5 of 23.4 GiB at the peak, ±0.0"),
+    ],
+)
+def test_both_sides_of_the_interval_have_a_digit(lower: float, process: float, upper: float, said: str) -> None:
+    sizes = {"lower_bytes": lower, "process_bytes": process, "upper_bytes": upper}
+    peaks = SimpleNamespace(**{name: size * (1 << 30) for name, size in sizes.items()})
+    card = SimpleNamespace(key="rtx-3090", usable_bytes=23.4 * (1 << 30))
+    fit = SimpleNamespace(verdict=FITS, full_after_steps=None)
+    found = cast(Estimate, SimpleNamespace(peaks=peaks, card=card, fit=fit, memory_errors=0))
+    assert verdict_line(found) == f"fits on rtx-3090 ({said})"
 
 
 @pytest.mark.parametrize("asked", ["h200", "t4"])

@@ -63,7 +63,7 @@ def test_what_the_kernel_ended_is_the_first_sentence(
     assert line.removeprefix("Out of memory").strip().startswith(expected)
     assert line.endswith(". The process used 1.0 GiB when this was last measured")
     assert lines[lines.index(line) + 1].strip() == "after at least 7 steps"
-    assert not any("held by" in line or line.startswith(("This request", "Program ended")) for line in lines)
+    assert not any("held by" in line or line.startswith(("To fit the request", "Program ended")) for line in lines)
     (failure,) = show_document(view)["out_of_memory"]
     assert (failure["cause"]["kind"], failure["device_idx"]) == ("host_killed", -1)
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from gpuledger.analyze.memory.instant import Instant
     from gpuledger.model.run import Rank
 
-"""Imported formats in which a block's tag is the entry's whole name."""
-
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -33,6 +31,7 @@ class Entry:
     tag: str
     bytes: int
     blocks: int
+    tensor: str = ""
 
 
 def list_entries(rank: Rank, instant: Instant) -> tuple[Entry, ...]:
@@ -61,7 +60,7 @@ def is_tagged(rank: Rank) -> bool:
 def _entry(texts: tuple[str, ...], size: int, blocks: int, *, tagged: bool) -> Entry:
     category, module, scope, tensor = texts
     tag = tensor if tagged else ""
-    return Entry(tag or ":".join(texts), category, module, scope, tag, size, blocks)
+    return Entry(tag or ":".join(texts), category, module, scope, tag, size, blocks, tensor)
 
 
 def classes_by_path(rank: Rank) -> dict[str, frozenset[str]]:

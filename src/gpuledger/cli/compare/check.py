@@ -108,6 +108,7 @@ def _refuse_growth(run: Run, path: str, *, as_json: bool | None = None) -> None:
     from gpuledger.analyze.memory.growth import CountedSteps, counted_steps
     from gpuledger.analyze.memory.trends import FEWEST_STEPS
     from gpuledger.analyze.view.view import build_view
+    from gpuledger.model.schema.tables import SCHEMA_VERSION
     from gpuledger.report.json.document import growth_document
     from gpuledger.report.text.growth_text import growth_text
 
@@ -118,7 +119,8 @@ def _refuse_growth(run: Run, path: str, *, as_json: bool | None = None) -> None:
     if as_json:
         facts = {"counted_steps": steps.counted, "needed_steps": steps.needed}
         ok = steps.are_enough and not growth
-        print_json({"run": run.name, "ok": ok, **facts, "growth": [growth_document(one) for one in found]})
+        head = {"schema_version": SCHEMA_VERSION, "run": run.name, "ok": ok}
+        print_json({**head, **facts, "growth": [growth_document(one) for one in found]})
     if growth:
         raise BudgetExceededError(
             f"{run.path.name}: memory grows: {growth_text(growth[0])}", hint=f"gpuledger show {quoted(path)}"

@@ -110,10 +110,8 @@ def _refuse(path: Path, one_file: bool, force: bool) -> None:
         raise UsageError(f"{path}: is not a directory", hint="Give the name of a directory with -o")
     occupied = is_taken(path) if one_file else path.exists() and any(path.iterdir())
     if occupied and not force:
-        state = "exists" if one_file else "exists and is not empty"
-        raise UsageError(
-            f"{path}: {state}, will not overwrite", hint="Use another name with -o, or --force to overwrite"
-        )
+        state = "already exists" if one_file else "already exists and is not empty"
+        raise UsageError(f"{path}: {state}", hint="Choose another name with -o, or overwrite it with --force")
 
 
 def _write_file(run: Run, form: str, table: str | None, path: Path) -> int:

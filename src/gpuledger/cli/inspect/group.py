@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from gpuledger.analyze.keywords.keyword_groups import Grouping
     from gpuledger.model.run import Rank
 
-ROWS = 20
+ROWS = 5
 STDOUT = "-"
 
 
@@ -61,7 +61,7 @@ class GroupFlags:
     "group",
     epilog="""\b
 Examples:
-  gpuledger group train.ledger -n 5
+  gpuledger group train.ledger -n 20
   gpuledger group memory.csv --keywords SETME.py --reported-memory 7.4GiB""",
 )
 @run_argument()

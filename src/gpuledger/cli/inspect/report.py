@@ -87,9 +87,7 @@ def choose_file(output: str | None, default: str, *, force: bool, option: str = 
     if place.is_dir():
         raise UsageError(f"{place}: is a directory", hint=f"Use -o {place / default}")
     if is_taken(place) and not force:
-        raise UsageError(
-            f"{place}: exists, will not overwrite", hint=f"Use another name with -o, or {option} to overwrite"
-        )
+        raise UsageError(f"{place}: already exists", hint=f"Choose another name with -o, or overwrite it with {option}")
     return place
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuledger.cli.common import gpu_option, json_option, print_json, print_lines
+from gpuledger.cli.common import gpu_option, json_option, print_json, print_lines, print_notes
 from gpuledger.cli.ops.common import note_if_shipped, read_database_option
 from gpuledger.services.sums import open_workload
 from gpuledger.units import format_frac
@@ -39,6 +39,11 @@ def accuracy_command(database_url: str | None, gpu: str | None, held_out: tuple[
 
     Errors are listed by operator type, for models given with --hold-out, and for sizes beyond the measured range. Each
     operator is predicted from a model that was fitted without it, and without the same layer at other batch sizes.
+    Fitting takes minutes if the database is large.
+
+    The columns from "mean" to "worst" are errors of the time, "90 %" the error that 90 % of the operators do not
+    exceed. "in interval" is the share of operators with a time inside their 90 % interval. "power" is the mean error of
+    the power.
     """
     workloads = [open_workload(text) for text in held_out]
     from gpuledger.ops.database.shipped import open_or_shipped
@@ -47,6 +52,7 @@ def accuracy_command(database_url: str | None, gpu: str | None, held_out: tuple[
 
     note_if_shipped(database_url)
     shelf = open_environment_records(open_or_shipped(database_url), gpu)
+    print_notes([f"gpuledger: fitting models to {len(shelf.examples):,} measurements"])
     found = validate(shelf.examples, roof_of_records(shelf), workloads)
     if as_json:
         print_json(asdict(found))

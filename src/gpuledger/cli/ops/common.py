@@ -45,7 +45,15 @@ def note_if_shipped(database_url: str | None) -> None:
     """Print a note on stderr if a command reads the measurements in this package."""
     from gpuledger.ops.database.shipped import shipped_notes
 
-    print_notes([f"gpuledger: {note}" for note in shipped_notes(database_url)])
+    print_remarks(shipped_notes(database_url))
+
+
+def print_remarks(notes: Iterable[str]) -> None:
+    """Print notes on a result to stderr, each after ``Note``."""
+    from gpuledger.report.base.terminal import Terminal
+    from gpuledger.report.text.run_summary import note_lines
+
+    print_notes(note_lines(notes, Terminal.of(sys.stderr)))
 
 
 def train_option() -> Decorator:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuledger.cli.common import json_option, print_json, print_lines, print_notes, rows_option
+from gpuledger.cli.common import json_option, print_json, print_lines, rows_option
+from gpuledger.cli.ops.common import print_remarks
 from gpuledger.units import counted
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def diff_command(before: str, after: str, rows: int, as_json: bool) -> None:
         return
     print_lines(_lines(found, rows))
     if len(found.changes) > rows:
-        print_notes([f"gpuledger: {len(found.changes) - rows:,} more operators; -n or --json print them"])
+        print_remarks([f"{counted(len(found.changes) - rows, 'more operator')}: -n or --json print them."])
 
 
 def _lines(found: DatabaseDiff, rows: int) -> list[str]:

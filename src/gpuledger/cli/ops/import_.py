@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuledger.cli.common import force_option, gpu_option, output_option, print_lines, print_notes, takes
-from gpuledger.cli.ops.common import database_option
+from gpuledger.cli.ops.common import database_option, print_remarks
 from gpuledger.errors import InputError, UsageError
 from gpuledger.units import counted
 
@@ -107,7 +107,7 @@ def _import_rows(flags: ImportFlags, gpu: str) -> None:
                 f"from {counted(found.rows, 'row')}"
             ]
         )
-    print_notes(f"note: {note}" for note in found.notes)
+    print_remarks(found.notes)
     if not found.unread and found.records:
         return
     print_notes(_unread_lines(found.unread))

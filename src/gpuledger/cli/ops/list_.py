@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuledger.cli.common import json_option, print_json, print_lines, print_notes, rows_option
-from gpuledger.cli.ops.common import workload_argument
+from gpuledger.cli.common import json_option, print_json, print_lines, rows_option
+from gpuledger.cli.ops.common import print_remarks, workload_argument
 from gpuledger.services.sums import open_workload
+from gpuledger.units import counted
 
 if TYPE_CHECKING:
     from gpuledger.ops.workloads.workload import Layer, Use, Workload
@@ -54,7 +55,7 @@ def list_command(workload_path: str, by: str, rows: int, as_json: bool) -> None:
     table, total = _by_layer(workload, rows) if by == "layer" else _by_operator(workload, rows)
     print_lines(table.lines(terminal))
     if total > rows:
-        print_notes([f"gpuledger: {total - rows:,} more rows; -n {total} or --json print them"])
+        print_remarks([f"{counted(total - rows, 'more row')}: -n {total} or --json print them."])
 
 
 def _by_operator(workload: Workload, rows: int) -> tuple[TextTable, int]:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuledger.cli.common import device_option, json_option, print_json, print_lines, print_notes, takes
-from gpuledger.cli.ops.common import Decorator, database_option, seed_option, time_limit_option
+from gpuledger.cli.common import device_option, json_option, print_json, print_lines, takes
+from gpuledger.cli.ops.common import Decorator, database_option, print_remarks, seed_option, time_limit_option
 from gpuledger.errors import UsageError
 from gpuledger.services.sums import open_workload
 from gpuledger.units import counted, format_frac, format_ns, parse_duration_ns, parse_frac
@@ -123,7 +123,7 @@ def measure_command(flags: MeasureFlags) -> None:
         return
     print_lines([f"{place.environment.card}: {line}" for line in filled_lines(filled)])
     if filled.left:
-        print_notes(["gpuledger: run the same command again to resume"])
+        print_remarks(["Run the same command again to resume."])
 
 
 def method_of(flags: MeasuringFlags) -> Method:
@@ -217,7 +217,7 @@ def _outcome_line(what: str, outcome: Outcome) -> str:
     words += [f"{outcome.left} not yet measured"] if outcome.left else []
     words += [f"{outcome.repeated} measured twice"] if outcome.repeated else []
     if outcome.drift.readings > 1:
-        words.append(f"GPU speed drifted by at most {format_frac(outcome.drift.worst_frac)}")
+        words.append(f"speed drifted by at most {format_frac(outcome.drift.worst_frac)}")
     return ", ".join(words)
 
 

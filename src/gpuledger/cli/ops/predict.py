@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuledger.cli.common import gpu_option, json_option, print_json, print_lines, print_notes
-from gpuledger.cli.ops.common import fit_bar, input_option, read_database_option, table_lines, train_option
+from gpuledger.cli.common import gpu_option, json_option, print_json, print_lines
+from gpuledger.cli.ops.common import (
+    fit_bar,
+    input_option,
+    print_remarks,
+    read_database_option,
+    table_lines,
+    train_option,
+)
 from gpuledger.cli.ops.predict_modules import is_run, module_lines, print_run_modules
 from gpuledger.errors import UsageError
 from gpuledger.services.sums import BATCH, capture_named, is_workload, open_workload
-from gpuledger.units import format_frac, format_joules, format_ns
+from gpuledger.units import counted, format_frac, format_joules, format_ns
 
 if TYPE_CHECKING:
     from gpuledger.ops.predict.forecast import Forecast
@@ -69,8 +75,6 @@ def predict_command(
     from gpuledger.ops.predict.choose import cache_folder, captured_on, is_gpu, predictor_for, roof_of_records
     from gpuledger.ops.predict.forecast import forecast
     from gpuledger.ops.predict.modules import modules_of_lines
-    from gpuledger.report.base.terminal import Terminal
-    from gpuledger.report.text.run_summary import note_lines
 
     predictor, shelf, of_gpu = predictor_for(open_or_shipped(database_url), gpu, cache_folder(), fit_bar)
     shipped = (*shipped_notes(database_url), *of_gpu)
@@ -94,8 +98,8 @@ def predict_command(
     warnings = list(dict.fromkeys(text for _, one in found for text in one.warnings))
     shown = [*notes, *warnings[:WARNINGS_SHOWN]]
     if len(warnings) > WARNINGS_SHOWN:
-        shown.append(f"… and {len(warnings) - WARNINGS_SHOWN} more; --json has them")
-    print_notes(note_lines(shown, Terminal.of(sys.stderr)))
+        shown.append(f"{counted(len(warnings) - WARNINGS_SHOWN, 'more note')}: --json prints them.")
+    print_remarks(shown)
 
 
 def _workloads(
@@ -194,7 +198,7 @@ def host_notes(found: Sequence[Forecast], *, is_on_gpu: bool) -> list[str]:
         times = fitted_times()
         notes.append(
             f"CPU time is predicted for an {times.machine}: 90 % of its steps take {times.low_frac:.2f} to "
-            f"{times.high_frac:.2f} times as long, and other CPUs can be twice as fast or slow"
+            f"{times.high_frac:.2f} times as long, and other CPUs can be twice as fast or slow."
         )
     if any(one.host_source == "launches" for one in found):
         notes.append(

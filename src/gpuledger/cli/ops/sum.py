@@ -13,6 +13,7 @@ from gpuledger.cli.ops.common import (
     fit_bar,
     input_option,
     note_if_shipped,
+    print_remarks,
     print_safe,
     read_database_option,
     table_lines,
@@ -135,7 +136,7 @@ def _hold(summed: Sequence[Summed], target_frac: float) -> None:
     """Name the next operators by expected gain, and fail, where a workload is below the target."""
     below = [one for one in summed if not one.coverage.meets(target_frac)]
     for one in below:
-        lines = [f"gpuledger: {one.workload.name}: operators to measure next, by expected gain:"]
+        lines = [f"{one.workload.name}: operators to measure next, by expected gain:"]
         for following in one.coverage.needed(target_frac)[:NEXT_SHOWN]:
             energy = "" if following.energy_frac is None else f", {format_frac(following.energy_frac)} of the energy"
             use = following.line.use
@@ -157,7 +158,7 @@ def _print(one: Summed, rows: int) -> None:
     print_safe([*_head_lines(one), ""])
     print_lines(_type_lines(types[:rows]))
     if len(types) > rows:
-        print_notes([f"gpuledger: {counted(len(types) - rows, 'more type')} of operators; -n or --json print them"])
+        print_remarks([f"{counted(len(types) - rows, 'more type')} of operators: -n or --json print them."])
 
 
 def _head_lines(one: Summed) -> list[str]:

@@ -25,7 +25,7 @@ from gpuledger.cli.common import (
 from gpuledger.cli.predict.estimate_ranks import estimate_all_ranks, find_world_size, has_ranks, rank_options
 from gpuledger.cli.scripts import refuse_other_programs, with_installed_script
 from gpuledger.errors import BudgetExceededError, UsageError, in_option
-from gpuledger.units import parse_bytes
+from gpuledger.units import parse_memory
 
 if TYPE_CHECKING:
     from gpuledger.report.base.terminal import Terminal
@@ -196,7 +196,7 @@ def _card(flags: dict[str, Any]) -> GpuModel:
     if found is None:
         raise UsageError(f"--sm {capability}: expected a compute capability", hint="For example 8.9")
     with in_option("--gpu-memory"):
-        memory_bytes = parse_bytes(memory)
+        memory_bytes = parse_memory(memory)
     return make_card(memory_bytes, (int(found[1]), int(found[2])))
 
 

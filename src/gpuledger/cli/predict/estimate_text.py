@@ -10,15 +10,19 @@ from rich.cells import cell_len
 from gpuledger.analyze.memory.breakdown import break_down
 from gpuledger.analyze.memory.groups import combine_layers, group_accounts
 from gpuledger.analyze.memory.instant import find_peak, module_classes
-from gpuledger.report.base.terminal import BOLD, DIM, Terminal, TextColumn, TextTable
+from gpuledger.model.schema.tables import SCHEMA_VERSION
+from gpuledger.report.base.phrases import column_unit
+from gpuledger.report.base.terminal import BOLD, DIM, Cell, Terminal, TextColumn, TextTable
+from gpuledger.report.text.tables import Row, Scale
 from gpuledger.simulate.catalogue import GpuModel
 from gpuledger.simulate.estimate.fit import FITS, Fit, kind_on
 from gpuledger.simulate.estimate.run import Estimate, some_of
 from gpuledger.simulate.estimate.search import Search
 from gpuledger.simulate.interval import category_spread
-from gpuledger.units import counted, format_bytes
+from gpuledger.units import counted, decimals_for, format_bytes
 
 _GIB = 1 << 30
+_MOST_DECIMALS = 3
 
 
 def verdict_line(found: Estimate) -> str:
@@ -27,7 +31,8 @@ def verdict_line(found: Estimate) -> str:
     full_after, when = found.fit.full_after_steps, "at the peak"
     if full_after is not None:
         when = f"after {counted(found.steps, 'step')}"
-    sizes = f"{peaks.process_bytes / _GIB:.1f} of {card.usable_bytes / _GIB:.1f} GiB {when}, {interval(found)}"
+    peak = f"{peaks.process_bytes / _GIB:.{_decimals(found)}f}"
+    sizes = f"{peak} of {card.usable_bytes / _GIB:.1f} GiB {when}, {interval(found)}"
     if full_after is not None:
         sizes += f", full after about {counted(full_after, 'step')}"
     if found.memory_errors:
@@ -37,10 +42,19 @@ def verdict_line(found: Estimate) -> str:
 
 def interval(found: Estimate) -> str:
     """Return the interval of the process's peak in GiB: ``-0.5 +1.4``, or ``±0.1`` if both ends are as far."""
-    peaks = found.peaks
-    more = f"{(peaks.upper_bytes - peaks.process_bytes) / _GIB:.1f}"
-    less = f"{(peaks.process_bytes - peaks.lower_bytes) / _GIB:.1f}"
+    less, more = (f"{side / _GIB:.{_decimals(found)}f}" for side in _sides(found))
     return f"±{more}" if less == more else f"-{less} +{more}"
+
+
+def _sides(found: Estimate) -> tuple[float, float]:
+    """Return how far the lower and the upper end of the interval are from the process's peak, in bytes."""
+    peaks = found.peaks
+    return peaks.process_bytes - peaks.lower_bytes, peaks.upper_bytes - peaks.process_bytes
+
+
+def _decimals(found: Estimate) -> int:
+    """Return how many decimals show both sides of the interval in GiB: one, or two or three for small programs."""
+    return min(max(decimals_for(side / _GIB, 1) for side in _sides(found)), _MOST_DECIMALS)
 
 
 def steps_text(found: Estimate) -> str:
@@ -115,11 +129,13 @@ def breakdown_table(found: Estimate, word: str, rows: int) -> TextTable:
     if word == "module":
         sizes = combine_layers(sizes, module_classes(rank))
     largest = sorted(sizes.items(), key=lambda item: -item[1])
-    entries = [(label, format_bytes(size)) for label, size in largest[:rows]]
+    scale = Scale(column_unit(breakdown.allocated_bytes), breakdown.allocated_bytes)
+    entries: list[Row] = [(label, *scale.cells(size)) for label, size in largest[:rows]]
     if rest := sum(size for _, size in largest[rows:]):
-        entries.append((f"{len(largest) - rows} more", format_bytes(rest)))
-    entries.append(("allocated at the peak", format_bytes(breakdown.allocated_bytes)))
-    return TextTable((TextColumn(word, shrinks=True), TextColumn("bytes", right=True)), tuple(entries))
+        entries.append((Cell(f"… {len(largest) - rows:,} more", DIM), *scale.cells(rest, DIM)))
+    entries.append((Cell("total", BOLD), *scale.cells(breakdown.allocated_bytes, BOLD)))
+    titles = (TextColumn(scale.unit.name, right=True), TextColumn("share", right=True))
+    return TextTable((TextColumn(f"by {word}", shrinks=True), *titles), tuple(entries))
 
 
 def _cards(fits: tuple[Fit, ...]) -> TextTable:
@@ -152,6 +168,7 @@ def every_gpu_lines(found: Estimate, terminal: Terminal) -> list[str]:
 def every_gpu_document(found: Estimate) -> dict[str, Any]:
     """Return the result for all GPUs as one JSON document."""
     return {
+        "schema_version": SCHEMA_VERSION,
         "gpu": "all",
         "confidence": found.confidence,
         "steps": found.steps,
@@ -181,6 +198,7 @@ def estimate_document(found: Estimate) -> dict[str, Any]:
     """Return the estimate as one JSON document."""
     peaks = found.peaks
     return {
+        "schema_version": SCHEMA_VERSION,
         "gpu": found.card.key,
         "fits": found.fits,
         **peaks_document(found, found.rank),

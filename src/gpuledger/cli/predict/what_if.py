@@ -61,10 +61,12 @@ def what_if_command(run_path: str, rank_text: str | None, device_idx: int | None
     outcomes = () if failures and device not in device_indices(rank) else rank_settings(rank, device)
     verdicts = [FailureReplay(rank, failure).verdicts() for failure in failures]
     if as_json:
+        from gpuledger.model.schema.tables import SCHEMA_VERSION
+
         pairs = zip(failures, verdicts, strict=True)
         failed = [{"step": one.step, "settings": verdict_document(found)} for one, found in pairs]
-        answer = {"rank": rank.number, "device_idx": device, "settings": what_if_document(outcomes)}
-        print_json({**answer, "out_of_memory": failed})
+        place = {"schema_version": SCHEMA_VERSION, "rank": rank.number, "device_idx": device}
+        print_json({**place, "settings": what_if_document(outcomes), "out_of_memory": failed})
         return
     terminal = Terminal.of(sys.stdout)
     several = len(places) > 1

@@ -40,7 +40,9 @@ def check_steps(steps: object, *, shown: str | None = None) -> tuple[int, int]:
         raise UsageError(f"steps {found}: expected (first, last)", hint="For example steps=(1, 3)")
     first, last = steps
     if not 1 <= first <= last:
-        raise UsageError(f"steps {found}: the first must be 1 or more and not after the last")
+        raise UsageError(
+            f"steps {found}: the first must be 1 or more, and not after the last", hint="For example --steps 1:3"
+        )
     return first, last
 
 

@@ -81,7 +81,7 @@ def open_existing(url: str, *, retry_s: float = RETRY_S) -> OperatorDatabase:
         if not path.is_file():
             raise InputError(
                 f"{path}: no such database",
-                hint="Name another file with --database, or create one with: gpuledger ops measure",
+                hint="Name an existing database, or create one with: gpuledger ops measure",
             )
         file = open_to_read(path)
         database = OperatorDatabase(reading_engine(file), str(path), retry_s, file.refuse_changed)

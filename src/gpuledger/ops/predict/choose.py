@@ -25,7 +25,7 @@ from gpuledger.simulate.catalogue import GpuModel, find_card
 
 FitProgress = Callable[[int], AbstractContextManager[OnProgress]]
 """Returns a context around a long fit to this number of measurements. It yields what to call with the share done."""
-UNMEASURED = "unmeasured GPU"
+UNMEASURED = "has no measurements"
 STAND_IN = "h200"
 """GPU on which models are captured if the catalogue does not have the requested one."""
 MANY_RECORDS = 1000
@@ -243,7 +243,10 @@ def predictor_for(
                 hint="Measure on a GPU of the catalogue first. The database has "
                 f"{cards_text(database.environments().values())}",
             ) from error
-        note = f"{card.name}: {UNMEASURED}; predicted from {shelf.environment.card}'s measurements and both datasheets"
+        note = (
+            f"{card.name} {UNMEASURED}: this is predicted from those of an {shelf.environment.card} and the data "
+            "sheets of both GPUs."
+        )
         return FittedPredictor(model_of(shelf, cache, progress), roof_of_card(card)), shelf, (note,)
     return FittedPredictor(model_of(shelf, cache, progress)), shelf, ()
 

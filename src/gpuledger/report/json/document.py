@@ -125,7 +125,7 @@ def growth_document(growth: Growth) -> dict[str, Any]:
     names = ("kind", "name", "where", "path", "length", "more", "content", "bound", *sizes)
     held = None if holder is None else {name: getattr(holder, name) for name in names}
     fields = ("rank", "device_idx", "step_bytes", "since_step", "last_step", "grown_bytes", "limit_bytes")
-    steps = ("steps_left", "steps_until_full")
+    steps = ("steps_left", "steps_until_full", "has_ended")
     return {**{name: getattr(growth, name) for name in (*fields, *steps)}, **words, "holder": held}
 
 

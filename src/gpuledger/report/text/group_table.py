@@ -8,13 +8,16 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from gpuledger.analyze.keywords.keyword_file import UNTRACKABLE
+from gpuledger.analyze.memory.groups import UNNAMED, module_label
+from gpuledger.analyze.memory.tree import ROUNDING_PATH
+from gpuledger.model.accounts import ROUNDING
 from gpuledger.model.schema.tables import SCHEMA_VERSION
 from gpuledger.report.base.colors import category_color, stack_order
 from gpuledger.report.base.phrases import allocated_text, column_unit, device_text, entry, instant_title
 from gpuledger.report.base.terminal import BOLD, DIM, Bar, Cell, Terminal, TextColumn, TextTable
 from gpuledger.report.json.document import instant_document, place_document
 from gpuledger.report.text.tables import Row, Scale
-from gpuledger.units import format_bytes
+from gpuledger.units import counted, format_bytes
 
 if TYPE_CHECKING:
     from gpuledger.analyze.keywords.keyword_groups import EntryGroup, GroupedEntries, Grouping, Overlap
@@ -33,44 +36,70 @@ def grouping_lines(
     lines = entry(terminal, instant_title(grouping.instant), text)
     for place, one in enumerate(grouping.dictionaries):
         last = place + 1 == len(grouping.dictionaries)
-        lines += ["", *_table(one, grouping, top, listed=last).lines(terminal), *_beside(one, terminal)]
+        table = _table(one, grouping, top, classes or {}, listed=last)
+        lines += ["", *table.lines(terminal), *_beside(one, terminal)]
     return lines
 
 
-def _table(one: GroupedEntries, grouping: Grouping, top: int, *, listed: bool) -> TextTable:
+def _table(one: GroupedEntries, grouping: Grouping, top: int, classes: Mapping[str, str], *, listed: bool) -> TextTable:
     """Return a dictionary's table; ``listed`` adds the parts of Untrackable."""
     total, left = grouping.total_bytes, grouping.untrackable
     scale = Scale(column_unit(grouping.allocated_bytes), total)
     largest = max([1, left.bytes or 0, *(group.bytes for group in one.groups)])
-    body: list[Row] = [
-        row for group in one.groups if group.entries for row in _group_rows(group, scale, largest, max(top, 0))
-    ]
+    filled = [group for group in one.groups if group.entries]
+    body: list[Row] = [row for group in filled for row in _group_rows(group, scale, largest, max(top, 0), classes)]
     if left.bytes is not None:
         bar = Bar(((left.bytes / largest, UNTRACKABLE_COLOR),))
-        body.append((Cell(UNTRACKABLE, BOLD), *scale.cells(left.bytes, BOLD), "", bar))
+        body.append((Cell(UNTRACKABLE, BOLD), "", *scale.cells(left.bytes, BOLD), "", bar))
         if listed:
-            body += [(Cell(f"  {line.name}", DIM), *scale.cells(line.bytes, DIM), "", Bar(())) for line in left.lines]
-    body.append((Cell("total", BOLD), *scale.cells(total, BOLD), "", Bar(())))
-    columns = (
+            body += [
+                (Cell(f"  {line.name}", DIM), "", *scale.cells(line.bytes, DIM), "", Bar(())) for line in left.lines
+            ]
+    body.append((Cell("total", BOLD), "", *scale.cells(total, BOLD), "", Bar(())))
+    columns = [
         TextColumn(f"by {one.dictionary}", shrinks=True),
+        TextColumn("category", optional=3),
         TextColumn(scale.unit.name, right=True),
         TextColumn("share", right=True),
         TextColumn("blocks", right=True, optional=2),
         TextColumn(bar=True, optional=1),
-    )
-    return TextTable(columns, tuple(body))
+    ]
+    if not top or all(entry.tag for group in filled for entry in group.entries):
+        # Only rows of entries have a category. A tag contains it.
+        del columns[1]
+        body = [(label, *cells) for label, _, *cells in body]
+    return TextTable(tuple(columns), tuple(body))
 
 
-def _group_rows(group: EntryGroup, scale: Scale, largest: int, top: int) -> list[Row]:
+def _group_rows(group: EntryGroup, scale: Scale, largest: int, top: int, classes: Mapping[str, str]) -> list[Row]:
     count = Cell(f"{group.blocks:,}", BOLD)
-    rows: list[Row] = [(Cell(group.name, BOLD), *scale.cells(group.bytes, BOLD), count, _bar(group, largest))]
-    shown = group.entries[:top]
-    rows += [(f"  {entry.name}", *scale.cells(entry.bytes), f"{entry.blocks:,}", Bar(())) for entry in shown]
+    rows: list[Row] = [(Cell(group.name, BOLD), "", *scale.cells(group.bytes, BOLD), count, _bar(group, largest))]
+    for one in group.entries[:top]:
+        category = Cell("" if one.category == ROUNDING else one.category, color=category_color(one.category))
+        label = f"  {entry_label(one, classes)}"
+        rows.append((label, category, *scale.cells(one.bytes), f"{one.blocks:,}", Bar(())))
     rest = group.entries[top:]
     if rest and top:
-        left = sum(entry.bytes for entry in rest)
-        rows.append((Cell(f"  … {len(rest):,} more", DIM), *scale.cells(left, DIM), "", Bar(())))
+        left = sum(one.bytes for one in rest)
+        rows.append((Cell(f"  … {len(rest):,} more", DIM), "", *scale.cells(left, DIM), "", Bar(())))
     return rows
+
+
+def entry_label(one: Entry, classes: Mapping[str, str]) -> str:
+    """Return an entry's label: its tag, or its module and the name of its tensor, with its scope in brackets.
+
+    Args:
+        one: The entry.
+        classes: Module path -> class.
+    """
+    if one.tag:
+        return one.tag
+    if one.category == ROUNDING:
+        return ROUNDING_PATH
+    scope = f" [{one.scope}]" if one.scope else ""
+    if one.tensor and (not one.module or one.tensor.startswith(f"{one.module}.")):
+        return f"{one.tensor}{scope}"
+    return f"{module_label(one.module, classes)} {one.tensor or UNNAMED}{scope}"
 
 
 def _bar(group: EntryGroup, largest: int) -> Bar:
@@ -83,14 +112,14 @@ def _bar(group: EntryGroup, largest: int) -> Bar:
 def _beside(one: GroupedEntries, terminal: Terminal) -> list[str]:
     """Return empty groups, and entries that match later groups, too."""
     empty = [group.name for group in one.groups if not group.entries]
-    lines = terminal.paragraph(f"no entry: {', '.join(empty)}", indent=2) if empty else []
+    lines = terminal.paragraph(f"empty: {', '.join(empty)}", indent=2) if empty else []
     if one.overlaps:
         pairs = overlap_pairs(one.overlaps)
-        shown = [f"{first} before {later} {count:,}" for first, later, count, _ in pairs[:OVERLAPS_SHOWN]]
-        more = f", and {len(pairs) - OVERLAPS_SHOWN} more pairs" if len(pairs) > OVERLAPS_SHOWN else ""
+        shown = [f"{count:,} in {first}, not {later}" for first, later, count, _ in pairs[:OVERLAPS_SHOWN]]
+        more = f"; and {counted(len(pairs) - OVERLAPS_SHOWN, 'more pair')}" if len(pairs) > OVERLAPS_SHOWN else ""
         size = format_bytes(sum(overlap.entry.bytes for overlap in one.overlaps))
-        count = f"{len(one.overlaps):,} {'entries fit' if len(one.overlaps) > 1 else 'entry fits'}"
-        text = f"overlaps: {count} several groups ({size}) and the first took it all: {', '.join(shown)}{more}"
+        count = f"{len(one.overlaps):,} {'entries match' if len(one.overlaps) > 1 else 'entry matches'}"
+        text = f"overlaps: {count} several groups ({size}) and count in the first: {'; '.join(shown)}{more}"
         lines += terminal.paragraph(text, indent=2)
     return lines
 

@@ -31,6 +31,7 @@ MOST_LATER = 4
 _LAST_STEPS = "Last steps"
 _MIB = Unit("MiB", 1 << 20)
 VERDICTS = {True: "would have fitted", False: "would not have fitted", None: "not known"}
+_ENOUGH = {True: "enough", False: "not enough", None: "not known"}
 
 
 def failure_lines(view: RunView, terminal: Terminal) -> list[str]:
@@ -57,7 +58,7 @@ def out_of_memory_lines(rank: Rank, failure: OutOfMemory, terminal: Terminal) ->
     lines = entry(terminal, "Out of memory", *texts, cells=CELLS)
     lines += _last_step_lines(failure, terminal)
     remedies = [remedy_text(one) for one in failure.remedies]
-    return lines + entry(terminal, "This request", *remedies, cells=CELLS)
+    return lines + entry(terminal, "To fit the request", *remedies, cells=CELLS)
 
 
 def request_text(rank: Rank, failure: OutOfMemory) -> str:
@@ -66,10 +67,10 @@ def request_text(rank: Rank, failure: OutOfMemory) -> str:
 
 
 def remedy_text(remedy: Remedy) -> str:
-    """Return a change with its verdict."""
+    """Return a change after whether it would have been enough for the request."""
     freed = f", frees {format_bytes(remedy.saving_bytes)}" if remedy.saving_bytes else ""
     note = f"; {remedy.note}" if remedy.note else ""
-    return f"{VERDICTS[remedy.fits]}: {remedy.action}{freed}{note}"
+    return f"{_ENOUGH[remedy.fits]}: {remedy.action}{freed}{note}"
 
 
 def memory_texts(failure: OutOfMemory) -> list[str]:

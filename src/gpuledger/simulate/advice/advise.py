@@ -15,7 +15,7 @@ from gpuledger.simulate.advice.combination import Applied, Combination, describe
 from gpuledger.simulate.catalogue import REFERENCE, GpuModel, find_card
 from gpuledger.simulate.estimate.batch import find_argument
 from gpuledger.simulate.estimate.run import DEFAULT_CONFIDENCE, DEFAULT_STEPS, Order, check_program
-from gpuledger.units import format_bytes, parse_bytes
+from gpuledger.units import format_bytes, parse_memory
 
 _BATCH = re.compile(r"--?[\w-]*batch[\w-]*|--?bs|-b")
 _OTHER_BATCH = re.compile(r"eval|val|test|accum|num|every|steps|epoch")
@@ -87,7 +87,7 @@ def advise(
         >>> gpuledger.advise("train.py", "--batch-size", "32", memory="24GiB").changes  # doctest: +SKIP
     """
     order = Order((script, *arguments), find_card(gpu), steps, confidence, parse_alloc_conf(alloc_conf))
-    return advise_program(order, parse_bytes(memory), batch_argument)
+    return advise_program(order, parse_memory(memory), batch_argument)
 
 
 def advise_program(order: Order, limit_bytes: int, batch_argument: str = "", output: TextIO | None = None) -> Advice:

@@ -97,7 +97,7 @@ def test_nothing_is_overwritten_without_force(run: Path, tmp_path: Path) -> None
     for form, path in (("csv", tmp_path / "out"), ("json", tmp_path / "out" / "notes.txt")):
         refused = ask(run, "--to", form, "-o", path)
         assert refused.exit_code == 2
-        assert "will not overwrite" in refused.stderr
+        assert "already exists" in refused.stderr
     assert (tmp_path / "out" / "notes.txt").read_text() == "mine"
     assert ask(run, "--to", "csv", "-o", tmp_path / "out", "--force").exit_code == 0
     assert (tmp_path / "out" / "notes.txt").read_text() == "mine"

@@ -16,10 +16,12 @@ from quick import quick_python
 from random_runs import Life, block_rows, written
 from synthetic import make_run
 
+from gpuledger.analyze.memory.entries import Entry
 from gpuledger.analyze.memory.instant import resolve_instant
 from gpuledger.analyze.memory.unknown import list_unknown
 from gpuledger.cli.main import main
 from gpuledger.model.run import read_run
+from gpuledger.report.text.group_table import entry_label
 
 AMOUNT = re.compile(r"(?:< )?([\d,]+\.\d+)  +(?:< )?\d+\.\d %")
 GROUP_KEYS = {
@@ -72,6 +74,35 @@ def test_the_groups_of_a_table_sum_to_its_total_and_entries_to_their_group(runs:
             inner = [amount(line) for line in rows[first + 1 : following]]
             assert len(inner) <= top + 1 or rows[first].startswith("Untrackable")
             assert not inner or sum(inner) == pytest.approx(amount(rows[first]), abs=0.05 * (len(inner) + 1))
+
+
+def test_an_entry_is_named_by_its_module_and_tensor_beside_its_category(runs: Path) -> None:
+    lines = ask("group", runs / "one", "-n", 1000).stdout.splitlines()
+    names = {one["name"] for group in document("group", runs / "one")["layer"] for one in group["entries"]}
+    assert names
+    assert not [line for line in lines if any(name in line for name in names)]
+    rows = {tuple(re.split(r"  +", line.strip())[:2]) for line in lines if line.startswith("  ")}
+    for name in names - {"rounding:::"}:
+        category, module, _, tensor = name.split(":")
+        labels = (tensor, f"{module} {tensor}", f"{module or '(outside modules)'} (unnamed)")
+        assert rows & {(label, category) for label in labels}, name
+    assert not [line for line in ask("group", runs / "one", "-n", 0).stdout.splitlines() if "category" in line]
+
+
+@pytest.mark.parametrize(
+    ("entry", "label"),
+    [
+        (Entry("", "weight", "a.0", "", "", 1, 1, "a.0.weight"), "a.0.weight"),
+        (Entry("", "input", "Net", "", "", 1, 1, "x"), "Net x"),
+        (Entry("", "activation", "a.0", "loss", "", 1, 1, ""), "a.0 (Linear) (unnamed) [loss]"),
+        (Entry("", "activation", "", "", "", 1, 1, "losses[*]"), "losses[*]"),
+        (Entry("", "temporary", "", "", "", 1, 1, ""), "(outside modules) (unnamed)"),
+        (Entry("", "rounding", "", "", "", 1, 1, ""), "(rounding)"),
+        (Entry("fwd:conv:x", "other", "", "", "fwd:conv:x", 1, 1, "fwd:conv:x"), "fwd:conv:x"),
+    ],
+)
+def test_the_label_of_an_entry(entry: Entry, label: str) -> None:
+    assert entry_label(entry, {"a.0": "Linear"}) == label
 
 
 def test_json_holds_every_byte_once_per_dictionary_and_is_never_cut(runs: Path) -> None:
@@ -146,7 +177,7 @@ def test_a_file_of_the_users_own(runs: Path, tmp_path: Path) -> None:
     assert all(re.search("(^|[:.])head[:.]", entry["name"]) for entry in heads["entries"])
     assert not any(re.search("(^|[:.])head[:.]", entry["name"]) for entry in others["entries"])
     text = ask("group", runs / "one", "--keywords", tmp_path / "k.toml").stdout
-    assert "no entry: None" in text
+    assert "empty: None" in text
 
 
 def test_an_old_setme_gives_dictionaries_and_the_expected_sum(runs: Path, tmp_path: Path) -> None:
@@ -190,7 +221,7 @@ def test_a_proposed_file_groups_the_run_it_came_from(runs: Path, tmp_path: Path,
     assert structure.get("Others", 0) == 0
     assert sum(group["bytes"] for group in found["layer"]) == found["allocated_bytes"]
     refused = ask("group", runs / name, "--write-keywords", file)
-    assert (refused.exit_code, "will not overwrite" in refused.stderr) == (2, True)
+    assert (refused.exit_code, "already exists" in refused.stderr) == (2, True)
     again = ask("group", runs / name, "--write-keywords", "-")
     assert again.stdout == file.read_text(encoding="utf-8")
     assert ask("group", runs / name, "--write-keywords", file, "--force").exit_code == 0

@@ -116,5 +116,5 @@ def test_a_prediction_needs_no_database(tmp_path: Path, monkeypatch: pytest.Monk
     write_workload(tmp_path)
     (found,) = json.loads(run("predict", "a.json", "--gpu", "a100-80gb", "--json").stdout)
     assert found["notes"][0] == shipped.SHIPPED_NOTE
-    assert "unmeasured" in found["notes"][1]
+    assert "has no measurements" in found["notes"][1]
     assert 0 < found["time_low_ns"] < found["time_ns"] < found["time_high_ns"]

@@ -55,13 +55,13 @@ def test_it_is_predicted_from_another_card_by_both_datasheets_and_marked(predict
     there = predict("--database", "h200.db", "--gpu", "b200")
     assert there.exit_code == 0, there.output
     assert "on NVIDIA B200" in there.stdout
-    assert "unmeasured GPU; predicted from NVIDIA H200's measurements" in there.stderr
+    assert "has no measurements: this is predicted from those of an NVIDIA H200 and" in there.stderr
     (elsewhere,), (here,) = (
         json.loads(predict("--database", "h200.db", "--gpu", card, "--json").stdout) for card in ("b200", "h200")
     )
     assert elsewhere["time_ns"] < here["time_ns"]
-    assert ["unmeasured GPU" in note for note in elsewhere["notes"]] == [True]
-    assert not any("unmeasured GPU" in note for note in here["notes"])
+    assert ["has no measurements" in note for note in elsewhere["notes"]] == [True]
+    assert not any("has no measurements" in note for note in here["notes"])
 
 
 @pytest.mark.parametrize("command", ["predict", "sum", "list"])

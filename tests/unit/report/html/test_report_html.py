@@ -141,7 +141,7 @@ class TestCommand:
         monkeypatch.setattr(report_page, "render_html", pytest.fail)
         result = self.call("train.ledger")
         assert result.exit_code == 2
-        assert "train.html: exists, will not overwrite" in result.stderr
+        assert "train.html: already exists" in result.stderr
         assert "--force" in result.stderr
         assert (tmp_path / "train.html").read_text() == "mine"
 

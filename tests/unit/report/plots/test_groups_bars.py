@@ -164,7 +164,7 @@ def test_a_folder_gets_a_picture_of_each_run_on_the_scale_of_all(two_runs: Path)
     assert alone.exit_code == 0
     assert (two_runs / "alone.png").read_bytes() != (out / "small.png").read_bytes()
     refused = ask(*words, "-o", out)
-    assert (refused.exit_code, "will not overwrite" in refused.stderr) == (2, True)
+    assert (refused.exit_code, "already exists" in refused.stderr) == (2, True)
     assert ask(*words, "-o", out, "--force").exit_code == 0
 
 

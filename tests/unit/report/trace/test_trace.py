@@ -240,6 +240,6 @@ def test_the_command_writes_a_file_once(
     assert "no timing measurement" in said.err
     assert json.loads(gzip.decompress((tmp_path / "run.trace.json.gz").read_bytes()))["traceEvents"]
     assert ends() == 2
-    assert "exists, will not overwrite" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
     assert ends("-o", "plain.json") == 0
     assert json.loads((tmp_path / "plain.json").read_text(encoding="utf-8"))["otherData"]["run"] == "run"

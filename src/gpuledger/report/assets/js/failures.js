@@ -17,7 +17,7 @@ function failureElement(failure) {
     element("p", { className: "strong" }, sentence(failure.cause)),
     ...[failure.request, ...failure.memory].map((text) => element("p", {}, sentence(text))),
     lastSteps(failure.last_steps),
-    ...(remedies.length ? [element("p", {}, "This request:"), element("ul", {}, ...remedies)] : []),
+    ...(remedies.length ? [element("p", {}, "To fit the request:"), element("ul", {}, ...remedies)] : []),
     failure.segments.length ? memoryMap(failure) : null,
   );
 }
