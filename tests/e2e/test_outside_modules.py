@@ -88,3 +88,21 @@ def test_a_call_without_a_graph_begins_no_forward(at: str, step: int, phase: str
             optimizer.zero_grad()
     peak = find_peak(recording.run().rank())
     assert (peak.step, peak.phase, peak.module) == (step, phase, "")
+
+
+@pytest.mark.parametrize("is_main", [True, False])
+def test_what_another_thread_calls_a_model_with_is_an_input(is_main: bool, tmp_path: Path) -> None:
+    """A server's thread is seen from its first call of a model on, in whose phase the input is found then."""
+    model = nn.Sequential(nn.Linear(64, 8), nn.ReLU())
+    rows = [torch.ones(64) for _ in range(1024)]
+
+    @torch.inference_mode()
+    def answer() -> None:
+        model(torch.stack(rows))
+
+    path = tmp_path / "run"
+    with ThreadPoolExecutor(1) as pool, gpuledger.record(out=path, steps=(1, 2), devices="cpu") as recording:
+        for _ in range(3):
+            answer() if is_main else pool.submit(answer).result()
+    blocks = recording.run().rank().table("blocks").to_pylist()
+    assert {one["category"] for one in blocks if one["requested_bytes"] == 1024 * 64 * 4} == {"input"}

@@ -312,7 +312,7 @@ def _identities(
     block = _block_at(lives, table["address"][mine], where)
     # Blocks that a model is called with are inputs only if no module allocated them. Otherwise the input of an
     # outermost call is the output of another one. Likewise, a leaf is then a detached activation and no weight.
-    outside = (module_id < 0) & np.isin(phase, (Phase.SETUP, Phase.BETWEEN, Phase.FORWARD))
+    outside = (module_id < 0) & np.isin(phase, (Phase.SETUP, Phase.BETWEEN, Phase.FORWARD, Phase.EVALUATION))
     shared = ModulesAround(journal.modules)
     columns = block, *(table[column][mine].astype(np.int64) for column in ("kind", "name_id", "module_id"))
     stand_ins = _stand_ins(*columns)
