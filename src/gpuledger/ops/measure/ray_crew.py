@@ -18,7 +18,7 @@ from gpuledger.ops.measure.measured_device import Device
 
 VACATED_S = 30.0
 """Time limit in s for an ended process to release its GPU."""
-REVIVED_S = 120.0
+REVIVED_S = 600.0
 """Time limit in s for a worker to restart and load torch. After that, its machine counts as lost."""
 
 
