@@ -31,6 +31,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
+# Otherwise, a request to the tests' own storage fails if a busy machine holds its threads up for five seconds.
+os.environ.setdefault("FSSPEC_S3", '{"config_kwargs": {"connect_timeout": 600, "read_timeout": 600}}')
+
 # A shell has what it starts in the background ignore the first two, nohup the last. What tests start would inherit it.
 for _number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
     if signal.getsignal(_number) is signal.SIG_IGN:
