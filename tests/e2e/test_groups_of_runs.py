@@ -163,7 +163,7 @@ def test_a_load_that_lasts_while_a_program_runs_is_no_difference(tmp_path: Path)
     write_json(place, read_json(place) | {"cpu_wait_frac": 0.5})
     busy = {
         "The fastest steps take 50 % less than the median: the host was busy": unequal,
-        "The host was busy: the program waited for a CPU in 50 % of the time.": read_run(waited.path),
+        "The host was busy: the program waited for a CPU 50 % of the time.": read_run(waited.path),
     }
     for note, after in {"": slow, **busy}.items():
         diff = diff_runs(before, after)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gpuledger.analyze.memory.groups import Group, group_accounts
 from gpuledger.report.base.colors import category_color
-from gpuledger.report.base.phrases import column_unit, percent, place_of
+from gpuledger.report.base.phrases import column_unit, percent, place_of, share
 from gpuledger.report.base.terminal import BOLD, DIM, MISSING, Bar, Cell, Terminal, TextColumn, TextTable
 from gpuledger.report.text.growth_text import growth_rate_text, growth_text
 from gpuledger.units import format_bytes, format_frac, format_joules, format_ns
@@ -117,7 +117,7 @@ def _card_lines(gauges: Sequence[Gauge], history: History, terminal: Terminal) -
 
 def _card_row(number: int, gauge: Gauge) -> tuple[str | Cell | Bar, ...]:
     used, total = gauge.used_bytes, gauge.total_bytes
-    share = used / total if used is not None and total else 0.0
+    used_frac = used / total if used is not None and total else 0.0
     return (
         f"{number} {gauge.name}",
         f"{_bytes_of(gauge):>22}",
@@ -126,7 +126,7 @@ def _card_row(number: int, gauge: Gauge) -> tuple[str | Cell | Bar, ...]:
         f"{MISSING if gauge.temperature_c is None else f'{gauge.temperature_c} °C':>6}",
         f"{MISSING if gauge.busy_frac is None else format_frac(gauge.busy_frac, 0):>5}",
         f"{format_joules(gauge.energy_j):>10}",
-        Bar(((share, _CARD_COLOR),)),
+        Bar(((used_frac, _CARD_COLOR),)),
     )
 
 
@@ -161,7 +161,7 @@ def _account_lines(run: RunNow, choice: ScreenChoice, room: int, terminal: Termi
     ]
     if rest:
         left = sum(group.bytes for group in rest)
-        body.append((f"… {len(rest):,} more", unit.amount(left), percent(left, total), ""))
+        body.append((f"… {len(rest):,} more", unit.amount(left), share(left, total), ""))
     columns = (
         TextColumn(f"by {choice.group_by}", shrinks=True),
         TextColumn(unit.name, right=True),
@@ -174,7 +174,7 @@ def _account_lines(run: RunNow, choice: ScreenChoice, room: int, terminal: Termi
 
 def _group_row(group: Group, total: int, largest: int, amount: str) -> tuple[str | Cell | Bar, ...]:
     bar = Bar(tuple((size / largest, category_color(name)) for name, size in group.by_category))
-    return group.label, f"{amount:>12}", f"{percent(group.bytes, total):>7}", bar
+    return group.label, f"{amount:>12}", f"{share(group.bytes, total):>7}", bar
 
 
 def _bytes_of(gauge: Gauge) -> str:

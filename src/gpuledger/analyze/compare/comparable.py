@@ -83,7 +83,7 @@ def _busy_host(rank: Rank) -> list[str]:
         return [f"{_varying(times)} the median: the host was busy, or the steps differ."]
     waited = rank.manifest.cpu_wait_frac
     if waited is not None and waited > BUSY_FRAC:
-        return [f"The host was busy: the program waited for a CPU in {format_frac(waited, 0)} of the time."]
+        return [f"The host was busy: the program waited for a CPU {format_frac(waited, 0)} of the time."]
     if sampler is None or not sampler.readings or sampler.on_time is None:
         return []
     due = sampler.readings + (sampler.missed or 0)

@@ -78,6 +78,7 @@ def closing_lines(view: RunView, path: str, terminal: Terminal, rows: int | None
     highest = view.highest
     notes = [
         *view.notes,
+        *_sort_notes(highest),
         *_energy_notes(highest),
         *_fusion_notes(highest),
         *_kernel_notes(highest),
@@ -120,6 +121,17 @@ def _row_count(view: DeviceView) -> int:
 
 _WITHOUT_ENERGY = ("category", "tensor", "fusion")
 """Groupings without energy in their table."""
+
+
+def _sort_notes(view: DeviceView) -> list[str]:
+    """Return that the run has no values of the quantity that ``--sort`` names."""
+    sort = view.options.sort
+    if sort in (None, "bytes") or view.options.group_by is None:
+        return []
+    what, accounts = ("energy", view.energy) if sort == "energy" else ("time", view.times)
+    if accounts is not None and accounts.accounts:
+        return []
+    return [f"--sort {sort}: the run has no {what} by {view.options.group_by}, so the rows are sorted by memory."]
 
 
 def _energy_notes(view: DeviceView) -> list[str]:

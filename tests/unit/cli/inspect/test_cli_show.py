@@ -232,6 +232,24 @@ def test_it_ends_with_the_next_command_on_stderr(runs: Path) -> None:
     assert "Next" not in result.stdout
 
 
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["--by", "module", "--sort", "energy"], "energy by module"),
+        (["--by", "line", "--sort", "forward"], "time by line"),
+        (["--by", "module", "--sort", "bytes"], None),
+        (["--by", "module"], None),
+    ],
+)
+def test_a_quantity_that_the_run_does_not_have_is_not_what_rows_are_sorted_by(
+    runs: Path, words: list[str], what: str | None
+) -> None:
+    lines = ask("show", runs / "one", *words).stderr.splitlines()
+    notes = [line for line in lines if "so the rows are sorted by memory" in line]
+    told = f"Note  --sort {words[-1]}: the run has no {what}, so the rows are sorted by memory."
+    assert notes == ([] if what is None else [told])
+
+
 def test_later_higher_peak_is_a_note(tmp_path: Path) -> None:
     run = make_run(tmp_path / "later.ledger", blocks=200)
     manifest = read_json(run / "rank-0" / "manifest.json")
