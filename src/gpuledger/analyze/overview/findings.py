@@ -22,6 +22,7 @@ from gpuledger.analyze.memory.lifetimes import (
     reserved_curve,
     running_sum,
 )
+from gpuledger.analyze.memory.lines.source_lines import read_stacks
 from gpuledger.analyze.memory.peaks import allocator_peaks
 from gpuledger.analyze.memory.small_states import SHARE, has_8_bit_form
 from gpuledger.analyze.overview.balance import STATED_POOL, read_card
@@ -96,6 +97,8 @@ def _optimizer_state(facts: PeakFacts) -> Finding | None:
     without = frozenset(one.step_module for one in optimizers if not has_8_bit_form(one))
     if optimizers and all(one.step_module in without for one in optimizers):
         return None
+    if without and not read_stacks(facts.rank):
+        return None  # it is not known which optimizer a state is of, as in an estimate
     return Finding(
         title,
         f"{format_bytes(size)} at the peak{beside}",

@@ -294,14 +294,14 @@ def test_states_of_a_programs_own_update_are_no_optimizers(tmp_path: Path) -> No
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("width", [1, 2000])
+@pytest.mark.parametrize(("width", "stacks"), [(1, True), (2000, True), (2000, False)])
 def test_an_optimizer_of_sparse_gradients_has_no_8_bit_states_and_no_fused_form_of_another(
-    width: int, tmp_path: Path
+    width: int, stacks: bool, tmp_path: Path
 ) -> None:
-    """Of two optimizers, the states of the other one are counted, if there are enough of them."""
+    """Of two optimizers, the states of the other one are counted, if there are enough of them and stacks tell them."""
     words, head = torch.nn.Embedding(4000, 16, sparse=True), torch.nn.Linear(16, width)
     optimizers = [torch.optim.SparseAdam(words.parameters()), torch.optim.Adam(head.parameters(), fused=True)]
-    with gpuledger.record(out=tmp_path / "run", devices="cpu") as recording:
+    with gpuledger.record(out=tmp_path / "run", devices="cpu", stacks=stacks) as recording:
         for _ in range(3):
             head(words(torch.randint(4000, (20,)))).square().mean().backward()
             for optimizer in optimizers:
@@ -309,7 +309,7 @@ def test_an_optimizer_of_sparse_gradients_has_no_8_bit_states_and_no_fused_form_
                 optimizer.zero_grad()
     rank = recording.run().rank()
     state = named(rank, "Optimizer state")
-    assert (state is None) is (width == 1)
+    assert (state is None) is (width == 1 or not stacks)
     if state:
         assert state.is_upper_bound  # the states of blocks without a stack could be of either
         assert state.saving_bytes == pytest.approx(0.75 * 2 * 4 * 16 * width, rel=0.05)
