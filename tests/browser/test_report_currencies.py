@@ -106,12 +106,9 @@ def test_joules_close_on_the_counter(opened: Opened) -> None:
 
 
 def test_time_is_copied_with_its_unit(opened: Opened) -> None:
-    opened.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     opened.page.click("#metric-time")
     opened.page.select_option("#group", "category")
-    opened.page.click("#copy-csv")
-    opened.page.locator("#copy-csv", has_text="Copied").wait_for()
-    lines = opened.page.evaluate("navigator.clipboard.readText()").splitlines()
+    lines = opened.copied_by("#copy-csv").splitlines()
     assert lines[0] == "Phase,Modules,Time (ns per step),Share"
     assert [int(line.split(",")[2]) for line in lines[1:]] == amounts(opened)
 

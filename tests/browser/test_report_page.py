@@ -329,11 +329,8 @@ def test_the_balance_ends_with_the_remainder(opened: Opened) -> None:
 
 
 def test_the_table_is_copied_as_markdown(opened: Opened) -> None:
-    opened.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     opened.page.select_option("#group", "category")
-    opened.page.click("#copy-markdown")
-    opened.page.locator("#copy-markdown", has_text="Copied").wait_for()
-    copied = opened.page.evaluate("navigator.clipboard.readText()")
+    copied = opened.copied_by("#copy-markdown")
     assert copied.splitlines()[0] == "| Category | Modules | Bytes | Share |"
     assert [int(line.split("|")[3]) for line in copied.splitlines()[2:]] == table_bytes(opened)
 

@@ -65,6 +65,18 @@ class Opened:
         """Click a card of the header and wait until the report shows what it leads to."""
         self.follow(self.page.locator(f'[data-card="{key}"]'))
 
+    def copied_by(self, button: str) -> str:
+        """Click a button that copies, and return the clipboard's text once it has said so, which it does for a second.
+
+        What it says is listened for before: a busy machine can take longer than a second to look.
+        """
+        self.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        listen = "new MutationObserver(() => window.said.push(node.textContent)).observe(node, {childList: true})"
+        self.page.locator(button).evaluate(f"node => {{ window.said = []; {listen}; }}")
+        self.page.click(button)
+        self.page.wait_for_function("window.said.includes('Copied')")
+        return str(self.page.evaluate("navigator.clipboard.readText()"))
+
     @property
     def state(self) -> str:
         """Return what the address says of the state."""
