@@ -77,25 +77,97 @@ def test_keys_and_values_that_each_call_replaces() -> None:
     assert not run.of("cache", module="head")
 
 
-@pytest.mark.parametrize(
-    ("made_in", "category"), [(torch.no_grad, "cache"), (torch.inference_mode, "input")], ids=["no_grad", "inference"]
-)
-def test_keys_and_values_that_the_program_makes(
-    made_in: Callable[[], AbstractContextManager[object]], category: str
-) -> None:
-    """Tensors of ``inference_mode`` count no updates, so it is not known whether a call has written them."""
-
+@pytest.mark.parametrize("made_in", [torch.no_grad, torch.inference_mode])
+def test_keys_and_values_that_the_program_makes(made_in: Callable[[], AbstractContextManager[object]]) -> None:
     def program(_: object) -> object:
         model = Decoder().eval()
         with made_in():
             pairs = [(torch.zeros(ROWS, LENGTH, WIDTH), torch.zeros(ROWS, LENGTH, WIDTH)) for _ in range(2)]
             for _ in range(STEPS):
-                model(torch.ones(ROWS, LENGTH, WIDTH), Cache(), pairs)
+                model(torch.ones(ROWS, LENGTH - 1, WIDTH), Cache(), pairs)
         return model, pairs
 
     run = record_own(program)
-    assert [block.bytes for block in run.of(category) if block.kept] == [LAYER_BYTES] * 4
+    assert [block.bytes for block in run.of("cache") if block.kept] == [LAYER_BYTES] * 4
+    assert {block.name for block in run.of("cache") if block.kept} == {"pairs[*][*]"}
     assert not [block for block in run.of("cache") if not block.kept]
+
+
+def empty() -> torch.Tensor:
+    return torch.zeros(ROWS, LENGTH, WIDTH)
+
+
+class Pages:
+    """Keys and values of all layers, which only the program holds."""
+
+    def __init__(self, _: nn.Module) -> None:
+        self.keys, self.values = empty(), empty()
+
+    def of(self, _: nn.Module) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.keys, self.values
+
+    def write(self, layer: nn.Module, slots: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
+        pages = self.of(layer)
+        pages[0].view(-1, WIDTH).index_copy_(0, slots, keys)
+        pages[1].view(-1, WIDTH)[slots] = values
+
+
+class Buffers(Pages):
+    def __init__(self, layer: nn.Module) -> None:
+        layer.register_buffer("keys", empty())
+        layer.register_buffer("values", empty(), persistent=False)
+
+    def of(self, layer: nn.Module) -> tuple[torch.Tensor, torch.Tensor]:
+        return layer.get_buffer("keys"), layer.get_buffer("values")
+
+
+class Attributes(Pages):
+    def __init__(self, layer: nn.Module) -> None:
+        layer.pair = empty(), empty()  # type: ignore[assignment]
+
+    def of(self, layer: nn.Module) -> tuple[torch.Tensor, torch.Tensor]:
+        pair: tuple[torch.Tensor, torch.Tensor] = layer.pair  # type: ignore[assignment]
+        return pair
+
+
+class Writing(nn.Module):
+    """Writes keys and values into what is made before the first call."""
+
+    def __init__(self, pages: type[Pages]) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
+        self.norm = nn.BatchNorm1d(WIDTH)
+        self.register_buffer("scale", torch.ones(WIDTH))
+        self.kept = [pages(self)]
+
+    def forward(self, x: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.qkv(self.norm(x) * self.scale).chunk(3, dim=-1)
+        filled = torch.zeros(ROWS, LENGTH, WIDTH)
+        filled[:, 0] = q
+        self.kept[0].write(self, slots, k, v)
+        keys, values = self.kept[0].of(self)
+        return torch.softmax(filled @ keys.transpose(1, 2), -1) @ values
+
+
+@pytest.mark.parametrize("made_in", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize(
+    ("pages", "names"),
+    [(Pages, {"model.kept[*].keys", "model.kept[*].values"}), (Buffers, {"keys", "values"}), (Attributes, {"pair[*]"})],
+)
+def test_what_calls_write_is_a_cache_whatever_holds_it(
+    pages: type[Pages], names: set[str], made_in: Callable[[], AbstractContextManager[object]]
+) -> None:
+    def program(_: object) -> object:
+        with made_in():
+            model = Writing(pages)
+            for token in range(STEPS):
+                model(torch.ones(ROWS, WIDTH), torch.arange(ROWS) * LENGTH + token)
+        return model
+
+    run = record_own(program)
+    assert [block.bytes for block in run.of("cache")] == [LAYER_BYTES] * 2
+    assert {block.name for block in run.of("cache")} == names
+    assert {"scale", "norm.running_mean", "norm.running_var"} <= {block.name for block in run.of("buffer")}
 
 
 class Returning(nn.Module):

@@ -109,8 +109,9 @@ class Identity(IntEnum):
     EARLIER_BUFFER = 16
     OUTPUT = 17
     """A tensor that a call without gradients has returned. It gives no category, but says that a block is no cache."""
-    WRITTEN_INPUT = 18
-    """An argument that a call without gradients has written: a cache that the program made for the model."""
+    CACHE = 18
+    """A tensor from before a call without gradients that the call has written, as keys and values: an argument, a
+    buffer, or what a module or the program holds. It takes precedence over the identity of a buffer."""
 
 
 IDENTITY_CATEGORY = {
@@ -125,7 +126,7 @@ IDENTITY_CATEGORY = {
     Identity.GRADIENT: "gradient",
     Identity.SHARDED_OPTIMIZER_STATE: "sharded_optimizer_state",
     Identity.OPTIMIZER_STATE: "optimizer_state",
-    Identity.WRITTEN_INPUT: "cache",
+    Identity.CACHE: "cache",
     Identity.INPUT: "input",
     Identity.LEAF: "weight",
     Identity.LEAF_GRADIENT: "gradient",

@@ -25,7 +25,7 @@ I64 = NDArray[np.int64]
 _ORDER = {int(identity): place for place, identity in enumerate(IDENTITY_CATEGORY)}
 """Identity -> its place among several identities of one storage; the lowest applies."""
 
-_MADE_OUTSIDE = (Identity.INPUT, Identity.WRITTEN_INPUT, Identity.LEAF)
+_MADE_OUTSIDE = (Identity.INPUT, Identity.CACHE, Identity.LEAF)
 """Identities of blocks that no module has allocated."""
 
 _HELD = (Identity.HELD, Identity.HELD_OUTSIDE_GRAPHS)
@@ -304,7 +304,7 @@ def _identities(
     kind = np.full(lives.address.size, NO_IDENTITY, dtype=np.int8)
     name = np.full(lives.address.size, -1, dtype=np.int64)
     held, holder = name.copy(), name.copy()
-    of_update, outside_graphs, is_output = (np.zeros(lives.address.size, dtype=bool) for _ in range(3))
+    of_update, outside_graphs, is_output, is_written = (np.zeros(lives.address.size, dtype=bool) for _ in range(4))
     owner = module_id.copy()
     table = journal.tables["identities"]
     mine = table["device_idx"] == device_idx
@@ -320,23 +320,23 @@ def _identities(
         called, module = stand_ins.get(called, (called, module)) if module < 0 else (called, module)
         if row >= 0 and what in _HELD and held[row] < 0:
             held[row], holder[row] = called, module
-        if row >= 0 and what == Identity.HELD_OUTSIDE_GRAPHS:
-            outside_graphs[row] = True
-        if row >= 0 and what == Identity.UPDATE:
-            of_update[row] = True
-        if row >= 0 and what == Identity.OUTPUT:
-            is_output[row] = True
+        if row >= 0:
+            outside_graphs[row] |= what == Identity.HELD_OUTSIDE_GRAPHS
+            of_update[row] |= what == Identity.UPDATE
+            is_output[row] |= what == Identity.OUTPUT
         if row < 0 or what not in _ORDER or (what in _MADE_OUTSIDE and not outside[row]):
             continue
+        is_written[row] |= what == Identity.CACHE
         if kind[row] == NO_IDENTITY or _ORDER[what] < _ORDER[int(kind[row])]:
             kind[row], name[row], owner[row] = what, called, module
         elif what == kind[row] and what != Identity.INPUT and module != owner[row]:
             name[row], owner[row] = -1, shared.of(int(owner[row]), module)
         elif what == kind[row] and what in (Identity.GRADIENT, Identity.SHARDED_GRADIENT) and called != name[row]:
             name[row] = -1
+    kind[is_written & np.isin(kind, (Identity.BUFFER, Identity.EARLIER_BUFFER))] = Identity.CACHE
     is_held = (kind == NO_IDENTITY) & (module_id < 0) & (held >= 0)
     is_of_several = (kind == Identity.OPTIMIZER_STATE) & (owner < 0) & (held >= 0)
-    is_named = is_held | (((kind == Identity.INPUT) | is_of_several) & (name < 0))
+    is_named = is_held | ((np.isin(kind, (Identity.INPUT, Identity.CACHE)) | is_of_several) & (name < 0))
     names, owners = np.where(is_named, held, name), np.where(is_held, holder, owner)
     return _Seen(kind, names, owners, of_update, outside_graphs, is_output)
 

@@ -8,7 +8,7 @@ or a tensor with a graph, as a loss of outputs and targets.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Any
 
@@ -26,6 +26,7 @@ from gpuledger.collect.adapter.program_objects import (
 from gpuledger.collect.attribution.phases import Phases
 from gpuledger.collect.attribution.recorder import FollowsOperators
 from gpuledger.collect.attribution.tensor_observations import Row, TensorObservations
+from gpuledger.collect.inputs.beside import Beside
 from gpuledger.model.accounts import Identity, Phase
 
 _INDEXES = ("aten::index", "aten::index_select", "aten::gather", "aten::take")
@@ -37,7 +38,7 @@ MOST_SOURCES = 16
 _NO_ROWS: frozenset[Row] = frozenset()
 
 
-class DataSets:
+class DataSets(Beside):
     """Sees operators, and records the tensors that batches are taken from as inputs.
 
     Args:
@@ -47,7 +48,8 @@ class DataSets:
     """
 
     def __init__(self, observed: TensorObservations, phases: Phases, beside: FollowsOperators) -> None:
-        self._observed, self._phases, self._beside = observed, phases, beside
+        super().__init__(beside)
+        self._observed, self._phases = observed, phases
         self._read: dict[int, Row] = {}
         """Address of a storage of which a part was read -> its observation as an input."""
         self._sources: dict[int, frozenset[Row]] = {}
@@ -55,37 +57,16 @@ class DataSets:
         self._recorded: set[Row] = set()
 
     @property
-    def address_of(self) -> Callable[[Any], int]:
-        """Return the function that returns the address of a tensor's storage; 0 if it has none."""
-        return self._beside.address_of
-
-    @address_of.setter
-    def address_of(self, value: Callable[[Any], int]) -> None:
-        self._beside.address_of = value
-
-    @property
-    def is_on(self) -> bool:
-        """Return whether operators are followed now."""
-        return self._is_outside or self._beside.is_on
-
-    @property
-    def _is_outside(self) -> bool:
+    def follows_itself(self) -> bool:
+        """Return whether operators are followed now, apart from what the other object asks for."""
         phases = self._phases
         if phases.phase in (Phase.SETUP, Phase.BACKWARD, Phase.OPTIMIZER):
             return False
         state = phases.threads
         return len(state.stack) <= state.step_depth
 
-    def see(self, operator: Any, results: Any, arguments: Sequence[Any]) -> None:
-        """Follow an operator that has ended."""
-        if self._beside.is_on:
-            self._beside.see(operator, results, arguments)
-        if self._is_outside:
-            self._see(operator, results, arguments)
-
-    def forget(self, address: int) -> None:
+    def forget_itself(self, address: int) -> None:
         """Forget a storage that was freed."""
-        self._beside.forget(address)
         self._read.pop(address, None)
         self._sources.pop(address, None)
 
@@ -95,12 +76,13 @@ class DataSets:
         self._record(sources)
         return bool(sources)
 
-    def _see(self, operator: Any, results: Any, arguments: Sequence[Any]) -> None:
+    def see_itself(self, operator: Any, results: Any, arguments: Sequence[Any]) -> None:
+        """Follow an operator that has ended."""
         schema = getattr(operator, "_schema", None)
         is_index = schema is not None and schema.name in _INDEXES
         sources, read, has_graph = _NO_ROWS, set[int](), False
         for at, argument in enumerate(arguments):
-            for tensor in _tensors(argument):
+            for tensor in dense_tensors(argument):
                 address = self.address_of(tensor)
                 if not address:
                     continue
@@ -112,7 +94,7 @@ class DataSets:
         if has_graph and torch.is_grad_enabled():
             self._record(sources)
         elif len(sources) <= MOST_SOURCES:
-            for tensor in _tensors(results):
+            for tensor in dense_tensors(results):
                 address = self.address_of(tensor)
                 if sources and address and address not in read:  # neither a view nor a change in place
                     self._sources[address] = sources
@@ -120,7 +102,7 @@ class DataSets:
     def _of(self, tensor: Tensor, address: int, *, is_part: bool) -> frozenset[Row]:
         """Return what a tensor that is read was computed from, with its own storage if it is a part of that."""
         found = self._sources.get(address, _NO_ROWS)
-        if not (is_part or _is_part(tensor)):
+        if not (is_part or is_part_of_storage(tensor)):
             return found
         row = self._read.get(address)
         place = self._observed.place_of(tensor) if row is None else None
@@ -134,14 +116,14 @@ class DataSets:
             self._observed.add_row(row)
 
 
-def _is_part(tensor: Tensor) -> bool:
+def is_part_of_storage(tensor: Tensor) -> bool:
     """Return whether a tensor is smaller than its storage."""
     sizes = known_sizes(tensor)
     is_known = len(sizes) == dimensions_of(tensor)
     return is_known and 0 < prod(sizes) * Tensor.element_size(tensor) < storage_of(tensor).nbytes()
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
+def dense_tensors(value: Any) -> Iterator[Tensor]:
     """Yield the tensors of one argument or result that have a storage."""
     for one in (value,) if is_tensor(value) else value if isinstance(value, (list, tuple)) else ():
         if is_tensor(one) and layout_of(one) is torch.strided:

@@ -26,6 +26,7 @@ from gpuledger.collect.compiled.compiled_memory import CompiledMemory, SeesBuffe
 from gpuledger.collect.inputs.caches import Caches
 from gpuledger.collect.inputs.data_sets import DataSets
 from gpuledger.collect.inputs.input_shapes import InputShapes
+from gpuledger.collect.inputs.written_caches import WrittenCaches
 from gpuledger.collect.launch.settings import RecordSettings
 from gpuledger.collect.memory.device_readings import CardReader
 from gpuledger.collect.memory.first_collectives import FirstCollectives
@@ -152,18 +153,17 @@ class MemoryWindow:
     def _follow(self, updates: WeightUpdates) -> None:
         """See the operators that update weights: through a recorder of operators, or with an observer of its own."""
         if isinstance(self.recorder, ShowsOperators):
-            self.recorder.follow(updates if self._filling is None else self._with_data_sets(updates))
+            self.recorder.follow(self._with_inputs(updates))
         else:
             self._followed.follow(self._tracker)
         if self._filling is not None:
             self._filling.on_full = self._drain_when_full
             self._limit = OperatorLimit(self._filling, self._journal, self._steps, self._drain_when_full)
 
-    def _with_data_sets(self, updates: WeightUpdates) -> DataSets:
-        """See the data sets, too. A recorder on a GPU sees no operators, and an estimate for one is like it."""
-        data = DataSets(self.observed, self.phases, updates)
-        self.observed.on_input = self.inputs.is_taken = data.taken
-        return data
+    def _with_inputs(self, updates: WeightUpdates) -> WrittenCaches:
+        """See data sets and caches, too. A recorder on a GPU sees no operators."""
+        self.observed.on_input = self.inputs.is_taken = (data := DataSets(self.observed, self.phases, updates)).taken
+        return WrittenCaches(self.observed, self.phases, data)
 
     def divide_compiled(self, graphs: CompiledGraphs) -> None:
         """Attribute the memory of compiled regions to their modules. Called before the recording is opened."""
@@ -359,7 +359,7 @@ class MemoryWindow:
         self._earlier.name_known()
         self.observed.see_stand_ins()
         self.observed.see_inputs(module_id, args, kwargs)
-        self._caches.call_began(args, kwargs)
+        self._caches.call_began(module_id, args, kwargs)
 
     def on_outermost_end(self, module_id: int, result: Any = None) -> None:
         """Record the exit of an outermost module, and what it has returned."""

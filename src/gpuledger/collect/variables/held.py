@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
 import torch
 
 from gpuledger.collect.adapter.program_objects import (
-    attributes_of,
     is_leaf,
-    is_tensor,
-    items_of,
     known_sizes,
     local_tensors,
-    tensors_in,
     without_overrides,
 )
-from gpuledger.collect.attribution.module_registry import ModuleRegistry
+from gpuledger.collect.attribution.roster.plain_tensors import plain_tensors
 from gpuledger.collect.attribution.tensor_observations import StoragePlace, TensorObservations
 from gpuledger.collect.variables.names import held_tensors
 from gpuledger.model.accounts import Identity
@@ -47,7 +43,7 @@ class HeldNames:
             return
         observed, registry = self._observed, self._observed.registry
         with without_overrides(), torch._C._DisableTorchDispatch():
-            found = list(_plain_tensors(registry))
+            found = list(plain_tensors(registry))
             variables = sorted(held_tensors(), key=lambda one: -prod(known_sizes(one[1])))  # a view after the whole
             found += [(registry.name_id(name), -1, value) for name, value in variables]
             for name_id, module_id, value in found:
@@ -58,15 +54,3 @@ class HeldNames:
                     place = self._place_of(tensor)
                     if place is not None:
                         observed.add_row(observed.row_of(kind, name_id, module_id, place))
-
-
-def _plain_tensors(registry: ModuleRegistry) -> Iterator[tuple[int, int, Any]]:
-    """Yield ids of name and module, and the tensor, of those that live modules hold without registering them.
-
-    They are attributes, or elements of attributes, such as a cache of keys and values.
-    """
-    for module in registry.live_modules():
-        for key, value in items_of(attributes_of(module)):
-            if type(key) is str and (is_tensor(value) or not key.startswith("_")):
-                for tensor in tensors_in(value, 2):
-                    yield *registry.named(module, key if tensor is value else f"{key}[*]"), tensor

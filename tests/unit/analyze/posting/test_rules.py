@@ -111,7 +111,7 @@ def test_the_numbers_of_identities_in_written_journals_stay() -> None:
     names = ["weight", "buffer", "gradient", "optimizer_state", "input"]
     names += ["gathered_weight", "sharded_weight", "sharded_gradient", "sharded_optimizer_state"]
     names += ["leaf", "leaf_gradient", "held", "update", "communication_buffer", "held_outside_graphs"]
-    names += ["earlier_weight", "earlier_buffer", "output", "written_input"]
+    names += ["earlier_weight", "earlier_buffer", "output", "cache"]
     assert {one.value: one.name.lower() for one in Identity} == dict(enumerate(names))
 
 
