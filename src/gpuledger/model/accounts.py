@@ -148,6 +148,7 @@ class Rule:
     while gradients were reduced to shards. ``same_module``: freed while the module that allocated it was still the
     current one. ``freed_in_backward``: freed in a backward pass. ``of_update``: observed as :attr:`Identity.UPDATE`.
     ``carried``: kept for a later call without gradients, or until one, and not returned by its own.
+    ``added``: of the size of a gradient that an earlier backward pass of the same module has left.
     """
 
     category: str
@@ -161,6 +162,7 @@ class Rule:
     freed_in_backward: bool | None = None
     of_update: bool | None = None
     carried: bool | None = None
+    added: bool | None = None
     why: str = ""
 
 
@@ -210,6 +212,14 @@ LIFETIME_RULES: tuple[Rule, ...] = (
         why="allocated by a call without gradients, and kept for later calls or replaced in one",
     ),
     Rule("activation", ("forward", "evaluation"), _OUTLIVES_PHASE, why="allocated in forward, alive after it"),
+    Rule(
+        "activation_gradient",
+        ("backward",),
+        ("same_visit",),
+        same_module=True,
+        added=True,
+        why="a gradient of another micro-batch, which is added to that of an earlier one",
+    ),
     Rule(
         "temporary",
         ("backward",),

@@ -95,7 +95,8 @@ def find_owners(
     stacks = _stacks(journal, tags, stack_id)
     stack = _pick(stacks, at, before, -1)
     seen = _identities(journal, device_idx, index_of, lives, phase, module_id)
-    fate = _fates(_pick(tags.visit, at, before, -1), tags.visit, lives, _step_ends(journal, device_idx, index_of))
+    visit = _pick(tags.visit, at, before, -1)
+    fate = _fates(visit, tags.visit, lives, _step_ends(journal, device_idx, index_of))
     fate[(phase == Phase.FORWARD) & freed_by_failure(action, lives)] = FATES.index("later")
     seen.renew(lives, step, stack)
     sized = np.isin(lives.requested_bytes, journal.facts.get("workspace_bytes") or [])
@@ -118,6 +119,7 @@ def find_owners(
         freed_in_backward=freed[0] == Phase.BACKWARD,
         of_update=seen.of_update,
         carried=find_carried((module_id, stack), step, fate, freed, (phase == Phase.EVALUATION) & ~seen.is_output),
+        added=rules.find_added((born, visit, module_id), lives, phase, fate, seen.kind),
     )
     return Owners(
         event_tags=replace(tags, phase=_named(journal, tags.phase, tags.step)),
@@ -156,8 +158,8 @@ def _named(journal: Journal, phase: NDArray[np.int8], step: I64) -> NDArray[np.i
     "between".
     """
     phase = np.where((phase == Phase.SETUP) & (step > 1), np.int8(Phase.BETWEEN), phase)
-    seen = journal.tables["tags"]["phase"]
-    if journal.rows("steps") or journal.modules or np.isin(seen, (Phase.FORWARD, Phase.EVALUATION)).any():
+    has_forward = np.isin(journal.tables["tags"]["phase"], (Phase.FORWARD, Phase.EVALUATION)).any()
+    if journal.rows("steps") or journal.modules or has_forward:
         return phase
     return np.where(phase == Phase.SETUP, np.int8(Phase.BETWEEN), phase)
 
@@ -219,8 +221,7 @@ def _pick(values: I64, at: I64, before: NDArray[np.bool_], default: int) -> I64:
 def spread_tags(journal: Journal, tag_id: I64) -> EventTags:
     """Return step, phase, module and scope at each event, from the events' tags."""
     table = journal.tables["tags"]
-    count = int(table["tag_id"].size)
-    known = (tag_id >= 0) & (tag_id < count)
+    known = (tag_id >= 0) & (tag_id < (count := int(table["tag_id"].size)))
     # An event without a tag of its own gets phase and step of the last tagged event before it, but not its module:
     # that event can be of another thread.
     last = np.maximum.accumulate(np.where(known, np.arange(tag_id.size), -1))
@@ -303,9 +304,8 @@ def _identities(
     """
     kind = np.full(lives.address.size, NO_IDENTITY, dtype=np.int8)
     name = np.full(lives.address.size, -1, dtype=np.int64)
-    held, holder = name.copy(), name.copy()
+    held, holder, owner = name.copy(), name.copy(), module_id.copy()
     of_update, outside_graphs, is_output, is_written = (np.zeros(lives.address.size, dtype=bool) for _ in range(4))
-    owner = module_id.copy()
     table = journal.tables["identities"]
     mine = table["device_idx"] == device_idx
     where = index_of(table["alloc_count"][mine], table["free_count"][mine])

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuledger.model.accounts import CATEGORIES, FATES, IDENTITY_CATEGORY, LIFETIME_RULES, PHASES, Rule
+from gpuledger.analyze.posting.replay import Replay
+from gpuledger.model.accounts import CATEGORIES, FATES, IDENTITY_CATEGORY, LIFETIME_RULES, PHASES, Identity, Rule
 
 NO_IDENTITY = -1
+_GRADIENTS = (Identity.GRADIENT, Identity.LEAF_GRADIENT)
 _FLAGS = (
     *("recomputed", "communicating", "reducing", "workspace_sized", "same_module", "freed_in_backward", "of_update"),
-    "carried",
+    *("carried", "added"),
 )
 
 
@@ -34,6 +36,41 @@ class BlockFeatures:
     freed_in_backward: NDArray[np.bool_]
     of_update: NDArray[np.bool_]
     carried: NDArray[np.bool_]
+    added: NDArray[np.bool_]
+
+
+def find_added(
+    made: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]],
+    lives: Replay,
+    phase: NDArray[np.int8],
+    fate: NDArray[np.int8],
+    identity: NDArray[np.int8],
+) -> NDArray[np.bool_]:
+    """Return which blocks can be gradients that are added to those of an earlier backward pass.
+
+    A module's backward allocates such a block while a gradient of the same size is alive that an earlier pass has
+    computed in the module.
+
+    Args:
+        made: Event that allocated each block, and the visit and the module in which it did.
+        lives: The blocks.
+        phase: Phase of each block's allocation.
+        fate: How each block ends.
+        identity: An ``Identity`` or :data:`NO_IDENTITY`.
+    """
+    born, visit, module_id = made
+    in_module = (phase == PHASES.index("backward")) & (module_id >= 0)
+    found = np.zeros(born.size, dtype=bool)
+    known: dict[tuple[int, int], list[int]] = {}
+    for row in np.flatnonzero(in_module & np.isin(identity, _GRADIENTS)).tolist():
+        known.setdefault((int(module_id[row]), int(lives.requested_bytes[row])), []).append(row)
+    candidates = in_module & (identity == NO_IDENTITY) & (fate == FATES.index("same_visit"))
+    for row in np.flatnonzero(candidates & np.isin(module_id, [module for module, _ in known])).tolist():
+        earlier = known.get((int(module_id[row]), int(lives.requested_bytes[row])), ())
+        found[row] = any(
+            born[one] < born[row] < lives.free_requested_index[one] and visit[one] != visit[row] for one in earlier
+        )
+    return found
 
 
 def find_carried(

@@ -20,7 +20,7 @@ from gpuledger.model.accounts import (
 
 FLAGS = (
     *("recomputed", "communicating", "reducing", "workspace_sized", "same_module", "freed_in_backward", "of_update"),
-    "carried",
+    *("carried", "added"),
 )
 
 
@@ -57,6 +57,8 @@ def test_what_was_seen_goes_before_any_lifetime(identity: Identity) -> None:
         ("evaluation", "same_visit", {"carried": True}, "temporary"),
         ("forward", "later", {"carried": True}, "activation"),
         ("backward", "same_visit", {"same_module": True}, "temporary"),
+        ("backward", "same_visit", {"same_module": True, "added": True}, "activation_gradient"),
+        ("backward", "same_visit", {"same_module": True, "added": True, "recomputed": True}, "activation"),
         ("backward", "same_visit", {}, "activation_gradient"),
         ("backward", "kept", {}, "activation_gradient"),
         ("backward", "same_visit", {"recomputed": True, "same_module": True}, "activation"),
