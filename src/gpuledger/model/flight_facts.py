@@ -68,6 +68,7 @@ class FailedAllocation(JsonObject):
 
     ``device_idx`` -1 is the host: ``total_bytes`` is what the process may use of it, ``free_bytes`` what the machine
     has available, ``allocated_bytes`` the resident memory, and ``library`` is PyTorch, NumPy, a data worker, or Python.
+    ``mapped_bytes`` is the size of the process's address space, if its limit (``ulimit -v``) is ``total_bytes``.
     The program can have handled the error of an operator in a recorded step, and gone on.
     ``killed`` is set if the kernel ended a process instead: then no error shows the request.
     """
@@ -83,6 +84,7 @@ class FailedAllocation(JsonObject):
     last_tried_bytes: int | None = None
     t_ns: int | None = None
     allocated_bytes: int | None = None
+    mapped_bytes: int | None = None
     allocations: int | None = None
     times: int = 1
     module_id: int | None = None

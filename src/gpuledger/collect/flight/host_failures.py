@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from gpuledger.collect.adapter.program_objects import module_of_class
-from gpuledger.collect.flight.host_memory import available_bytes, resident_bytes, usable_bytes
+from gpuledger.collect.flight.host_memory import available_bytes, mapped_bytes, resident_bytes, usable_bytes
 from gpuledger.collect.flight.library_failures import arguments_of, frames_of, linked, text_of
 from gpuledger.model.flight_facts import HOST
 
@@ -45,6 +45,7 @@ def facts_of(error: BaseException) -> dict[str, Any] | None:
         "free_bytes": available_bytes(),
         "largest_free_bytes": None,
         "allocated_bytes": None if worker else resident_bytes(os.getpid()),
+        "mapped_bytes": None if worker else mapped_bytes(),
         "library": f"Data worker {worker[2]}" if worker else _library_of(error, is_pytorch=request is not None),
         "frames": frames_of(error),
     }

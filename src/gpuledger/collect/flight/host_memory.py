@@ -57,12 +57,18 @@ class HostMemory:
 
 def _of_process(pid: int) -> dict[str, int | None]:
     """Return resident memory, and the shared part of it."""
+    sizes = _sizes_of(pid)
+    return {"resident": sizes[1], "shared": sizes[2]} if sizes else {}
+
+
+def _sizes_of(pid: int) -> list[int]:
+    """Return the sizes of address space, resident memory and its shared part; empty if they cannot be read."""
     try:
         fields = Path(f"/proc/{pid}/statm").read_text().split()
     except OSError:
-        return {}
+        return []
     page_bytes = os.sysconf("SC_PAGE_SIZE")
-    return {"resident": int(fields[1]) * page_bytes, "shared": int(fields[2]) * page_bytes}
+    return [int(pages) * page_bytes for pages in fields[:3]]
 
 
 def _highest_resident_bytes() -> int:
@@ -98,6 +104,16 @@ def usable_bytes() -> int | None:
     known = [limit for limit in limits if limit != resource.RLIM_INFINITY]
     found = [*known, *(size for size in (host_limit_bytes(), _of_machine("MemTotal")) if size is not None)]
     return min(found, default=None)
+
+
+def mapped_bytes() -> int | None:
+    """Return the size of this process's address space, if that has the smallest limit of all; None otherwise.
+
+    It is larger than the resident memory: pages that were never written and files count, too.
+    """
+    if resource.getrlimit(resource.RLIMIT_AS)[0] != usable_bytes():
+        return None
+    return next(iter(_sizes_of(os.getpid())), None)
 
 
 def available_bytes() -> int | None:

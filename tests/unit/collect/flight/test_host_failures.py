@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import resource
 import subprocess
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from flown import forked
 from present import present
 from programs import GPULEDGER
 from quick import quick_gpuledger
@@ -59,6 +61,24 @@ def test_the_request_of_torchs_allocator_is_in_its_text() -> None:
     assert found["frames"][0][2] == "allocate"
     assert 0 < found["allocated_bytes"] < found["total_bytes"] == usable_bytes()
     assert found["free_bytes"] > 0
+
+
+def test_a_limit_of_the_address_space_has_its_size() -> None:
+    def facts() -> Any:
+        with pytest.raises(RuntimeError, match="DefaultCPUAllocator") as caught:
+            allocate()
+        return find_host_failure(caught.value)
+
+    def limited() -> Any:
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 20), resource.RLIM_INFINITY))
+        return used, facts()
+
+    assert facts()["mapped_bytes"] is None
+    used, found = forked(limited)
+    assert found["total_bytes"] == used + (1 << 20)
+    assert abs(found["mapped_bytes"] - used) <= 1 << 20
+    assert found["allocated_bytes"] < found["mapped_bytes"]
 
 
 def test_an_error_that_was_raised_from_it_is_the_same() -> None:

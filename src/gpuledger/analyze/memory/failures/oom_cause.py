@@ -32,6 +32,7 @@ _SMALL_FRAC, _PIECES_FRAC = 0.01, 0.05
 
 A small request also fails where memory is full, because some is always free in pieces.
 """
+_ULIMIT = " (ulimit -v)"
 _LARGER_STEP = 1.25
 """Ratio to the median peak of earlier steps from which on a step is larger than these."""
 
@@ -132,9 +133,14 @@ def _host(of: Evidence) -> str:
     grown = _growth(of)
     if grown:
         limit = "" if failure.total_bytes is None else f". The process may use {format_bytes(failure.total_bytes)}"
+        if failure.mapped_bytes is not None:
+            limit += f" of address space{_ULIMIT}"
         return f"The host ran out of memory. {grown}{limit}"
     parts = []
-    if failure.allocated_bytes is not None:
+    if failure.mapped_bytes is not None and failure.total_bytes is not None:
+        total = f"the {format_bytes(failure.total_bytes)} of address space that it may use{_ULIMIT}"
+        parts.append(f"the process uses {format_bytes(failure.mapped_bytes)} of {total}")
+    elif failure.allocated_bytes is not None:
         total = "" if failure.total_bytes is None else f" of the {format_bytes(failure.total_bytes)} that it may use"
         parts.append(f"the process uses {format_bytes(failure.allocated_bytes)}{total}")
     if failure.free_bytes is not None:

@@ -164,3 +164,23 @@ def test_what_is_usual_is_no_cause(evidence: Evidence) -> None:
 def test_a_request_of_many_times_the_limit_has_no_percentage() -> None:
     cause = present(find_cause(failing(tried_bytes=32_000 * GIB)))
     assert cause.sentence == "One request of 31.2 TiB is 400 times the 80.0 GiB that the process may use"
+
+
+MAPPED = failing(
+    device_idx=-1,
+    library="PyTorch",
+    allocated_bytes=9 * GIB,
+    mapped_bytes=31 * GIB,
+    total_bytes=32 * GIB,
+    free_bytes=GIB,
+)
+
+
+def test_a_limit_of_the_address_space_is_compared_with_that() -> None:
+    """The process can have much less in memory than it has mapped."""
+    assert find_cause(MAPPED).sentence == (
+        "PyTorch could not allocate 2.0 GiB of host memory: the process uses 31.0 GiB of the 32.0 GiB of address space "
+        "that it may use (ulimit -v); 1.0 GiB are available on the machine"
+    )
+    grown = find_cause(replace(MAPPED, growth=GROWTH)).sentence
+    assert grown.endswith("The process may use 32.0 GiB of address space (ulimit -v)")
