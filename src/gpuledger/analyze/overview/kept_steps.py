@@ -42,8 +42,8 @@ class KeptSteps:
 
     @property
     def each_bytes(self) -> int:
-        """Return the bytes that a step keeps."""
-        return sum(self.sizes) // len(self.sizes)
+        """Return the bytes that a step keeps: the last one of an estimate has those of all steps to come, too."""
+        return int(np.median(self.sizes))
 
 
 def find_kept(facts: PeakFacts) -> KeptSteps | None:
@@ -53,7 +53,8 @@ def find_kept(facts: PeakFacts) -> KeptSteps | None:
     if not recorded.size:
         return None
     first, last = int(recorded.min()), int(recorded.max())
-    kept = (facts.lives.free_requested_index == NEVER) & (steps >= 1)
+    last, end_index = _end_of_steps(facts, first, last)
+    kept = (facts.lives.free_requested_index >= end_index) & (steps >= 1) & (steps <= last)
     later = _alive_later(facts, last)
     if later is not None:
         kept &= later
@@ -75,10 +76,24 @@ def find_kept(facts: PeakFacts) -> KeptSteps | None:
     return found if _goes_on(facts, last, found) else None
 
 
+def _end_of_steps(facts: PeakFacts, first: int, last: int) -> tuple[int, int]:
+    """Return the last step that has ended, and the event from which on what is freed was kept by all of the steps.
+
+    A program that ends while it is recorded, as on a simulated GPU, frees what it has kept. In few steps, that can be
+    the variables of its last one.
+    """
+    steps, ends = (read_numbers(facts.rank, "steps", name, facts.device_idx) for name in ("step", "end_index"))
+    inside = (ends >= 0) & (steps >= first) & (steps <= last)
+    if not inside.any() or int(steps[inside].max()) - first <= FEWEST_LATER_STEPS:
+        return last, NEVER
+    return int(steps[inside].max()), int(ends[inside].max())
+
+
 def _of_each(facts: PeakFacts, blocks: Mask, steps: I64, wanted: range) -> KeptSteps | None:
     """Return the blocks of some steps; None if these are fewer than two, or one of them keeps little."""
     sizes = [int(facts.lives.allocated_bytes[blocks & (steps == step)].sum()) for step in wanted]
-    if len(sizes) < 2 or min(sizes) < max(_LEAST_SHARE * facts.peak_bytes, _LEAST_BYTES):
+    usual_bytes = facts.peak_bytes - sum(sizes)
+    if len(sizes) < 2 or min(sizes) < max(_LEAST_SHARE * usual_bytes, _LEAST_BYTES):
         return None
     inside = blocks & (steps >= wanted[0]) & (steps <= wanted[-1])
     return KeptSteps(inside, wanted[0], wanted[-1], tuple(sizes))
