@@ -192,3 +192,28 @@ def test_stages_of_a_pipeline_are_not_compared_with_each_other(pipeline: Run) ->
     assert together is not None
     assert [(line.rank, line.coordinate) for line in together.lines] == [(0, "stage=0"), (1, "stage=1")]
     assert (together.why_highest, together.outliers) == ((), ())
+
+
+INTERLEAVED = PIPELINE.replace("ScheduleGPipe", "ScheduleInterleaved1F1B").replace(
+    """front, back = nn.Linear(16, 1024, bias=False), nn.Linear(1024, 1024, bias=False)
+part = (front, back)[rank]
+schedule = ScheduleInterleaved1F1B(
+    PipelineStage(part, rank, 2, torch.device("cpu")), n_microbatches=4, loss_fn=nn.MSELoss()
+)
+""",
+    """part = nn.ModuleList([nn.Linear(16 if number == 0 else 1024, 1024) for number in (rank, rank + 2)])
+stages = [PipelineStage(one, number, 4, torch.device("cpu")) for one, number in zip(part, (rank, rank + 2))]
+schedule = ScheduleInterleaved1F1B(stages, n_microbatches=4, loss_fn=nn.MSELoss())
+""",
+)
+
+
+def test_a_rank_with_several_stages_has_all_of_them_as_its_place(tmp_path: Path) -> None:
+    assert "PipelineStage(one, number, 4" in INTERLEAVED
+    write_script(tmp_path, INTERLEAVED)
+    write_script(tmp_path, LAUNCH, "launch.py")
+    ended = recorded_quickly(["launch.py", str(tmp_path / "store")], tmp_path, ("-q", "--out", "pipeline"))
+    assert ended.status == 0, ended.stderr.decode()
+    together = build_rank_set(load(tmp_path / "pipeline.ledger"))
+    assert together is not None
+    assert [(line.rank, line.coordinate) for line in together.lines] == [(0, "stage=0+2"), (1, "stage=1+3")]

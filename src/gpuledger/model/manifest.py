@@ -231,6 +231,7 @@ class RecordedFacts(JsonObject):
     ``launched_ranks`` is the number of ranks that the launcher starts: known before a process group is made.
     ``meshes`` are all device meshes of the program's weights, if there are several that differ.
     ``pipeline_stages`` are the stages of a pipeline that this rank has, from 0; empty without one.
+    ``joins_ranks`` is whether the training ran in torch's ``Join``: its ranks may take different numbers of steps.
     """
 
     devices: tuple[DeviceFacts, ...] = ()
@@ -259,6 +260,7 @@ class RecordedFacts(JsonObject):
     mesh: Mesh | None = None
     meshes: tuple[Mesh, ...] = ()
     pipeline_stages: tuple[int, ...] = ()
+    joins_ranks: bool = False
     left_out: tuple[str, ...] = ()
     fusions: tuple[Fusion, ...] = ()
     compiled_unread: Mapping[str, str] | None = None

@@ -177,6 +177,8 @@ def _unequal_steps(ranks: Sequence[Rank]) -> list[str]:
 
 
 def _unequal_steps_of(ranks: Sequence[Rank]) -> list[str]:
+    if all(rank.manifest.joins_ranks for rank in ranks):
+        return []
     steps = {rank.number: rank.manifest.steps_seen for rank in _counted(ranks) if rank.manifest.steps_seen}
     counts = Counter(steps.values())
     if len(counts) < 2:

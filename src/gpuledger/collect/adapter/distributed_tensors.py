@@ -1,4 +1,6 @@
-"""Read how a distributed tensor is divided among ranks, without running code of the program.
+"""Read how a distributed tensor is divided among ranks, and what is in buckets of gradients.
+
+No code of the program runs.
 
 A ``DTensor`` has its device mesh and its placements in a slot. Only torch's own classes are read: a subclass of the
 program counts as a tensor without a known layout.
@@ -13,6 +15,7 @@ from weakref import ref
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpuledger.collect.adapter.program_objects import (
     attributes_of,
@@ -139,3 +142,26 @@ def _place_in(mesh: Any) -> MeshPlace | None:
         return None
     names = mesh.mesh_dim_names or tuple(f"dim{number}" for number in range(len(shape)))
     return MeshPlace(tuple(map(str, names)), shape, tuple(int(place) for place in coordinate))
+
+
+class _InPlaceOfZeros(TorchDispatchMode):
+    """Returns each tensor of which a copy with zeros is to be made, so that nothing is allocated."""
+
+    def __torch_dispatch__(self, _func: Any, _types: Any, args: tuple[Any, ...] = (), _kwargs: Any = None) -> Any:
+        return args[0]
+
+
+def buckets_of(reducer: Any) -> list[tuple[Tensor, list[Tensor]]]:
+    """Return the buckets of a reducer of ``DistributedDataParallel``, each with the parameters of its gradients.
+
+    A bucket of one sparse gradient has no memory of its own. If there is one, or this version of torch does not list
+    buckets, none is known.
+    """
+    zeros_of = getattr(reducer, "_get_zeros_like_grad_buckets", None)
+    if zeros_of is None:
+        return []
+    try:
+        with _InPlaceOfZeros():  # type: ignore[no-untyped-call]  # torch has not annotated it
+            return [(bucket.buffer(), bucket.parameters()) for bucket in zeros_of()]
+    except RuntimeError:  # of a tensor without memory, no copy can be made
+        return []

@@ -118,6 +118,8 @@ class TensorObservations:
         """Parts that a framework updates. Its observer records their optimizer state, and their gradients are parts."""
         self.updated_in_parts = WeakIdentitySet()
         """Whole parameters of which each rank updates a part, which is another tensor."""
+        self.set_aside: Callable[[], Iterable[tuple[Any, int, int]]] = lambda: ()
+        """Returns parameters that others can stand in for now, with the ids of their names and modules."""
 
     def see_weights(self) -> None:
         """Record the addresses of parameters and buffers that are new or have moved."""
@@ -206,8 +208,10 @@ class TensorObservations:
         )
 
     def owners(self) -> dict[int, tuple[int, int]]:
-        """Return ``id`` of each registered parameter -> ids of its name and of its module."""
-        return {id(p): (n, m) for r, n, m in self.registry.parameters if (p := r()) is not None}
+        """Return ``id`` of each registered parameter, and of each that is set aside -> ids of its name and module."""
+        found = {id(parameter): (name_id, module_id) for parameter, name_id, module_id in self.set_aside()}
+        found.update((id(p), (n, m)) for r, n, m in self.registry.parameters if (p := r()) is not None)
+        return found
 
     def owners_by_place(self) -> dict[Any, tuple[int, int]]:
         """Return the place in memory of each registered parameter -> ids of its name and of its module.

@@ -1,8 +1,9 @@
-"""Gradients that DistributedDataParallel copies into its buckets, with ``gradient_as_bucket_view=True``.
+"""Gradients that DistributedDataParallel copies into its buckets, and which gradients each bucket is for.
 
-Each ``.grad`` is then a view of a bucket. Backward computes the gradient of a weight into memory of its own, which is
-freed after the copy. Nothing of Python runs in between, so the nodes that accumulate the gradients have hooks while
-steps are recorded. The reducer keeps these nodes alive.
+With ``gradient_as_bucket_view=True``, each ``.grad`` is a view of a bucket. Backward computes the gradient of a weight
+into memory of its own, which is freed after the copy. Nothing of Python runs in between, so the nodes that accumulate
+the gradients have hooks while steps are recorded. The reducer keeps these nodes alive. Without it, the buckets are other
+memory than the gradients, and the reducer lists what is in them.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import torch
 from torch.autograd.graph import get_gradient_edge
 
 from gpuledger.collect.adapter import torch_private
+from gpuledger.collect.adapter.distributed_tensors import buckets_of
 from gpuledger.collect.adapter.program_objects import attributes_of, is_tensor, requires_grad, without_overrides
 from gpuledger.collect.attribution.node_hooks import NodeHooks
 from gpuledger.collect.attribution.phases import OUTSIDE
@@ -33,7 +35,7 @@ UNKNOWN_TORCH = (
 
 
 class BucketViews(LibraryObserver):
-    """Observes gradients before they are copied into buckets, between :meth:`install` and :meth:`remove`.
+    """Observes buckets, and gradients before they are copied into them, between :meth:`install` and :meth:`remove`.
 
     Args:
         context: What it writes to.
@@ -45,16 +47,20 @@ class BucketViews(LibraryObserver):
         super().__init__(context, MarkedCalls(context, lambda _: OUTSIDE))
         self._hooks = NodeHooks()
         self._hooked: dict[int, ref[Any]] = {}
+        self._listed: dict[int, tuple[ref[Any], object]] = {}
 
     def observe(self) -> None:
-        """Hook the nodes at the first call of each model whose gradients are views."""
-        self._calls.call_before(sys.modules[DATA_PARALLEL].DistributedDataParallel.forward, self._hook)
+        """Hook the nodes at the first call of each model whose gradients are views, and list buckets of others."""
+        parallel = sys.modules[DATA_PARALLEL].DistributedDataParallel
+        self._calls.call_before(parallel.forward, self._hook)
+        self._calls.call_after(parallel._pre_forward, lambda model, _: self._list(model))
 
     def remove(self) -> None:
         """Stop observing."""
         super().remove()
         self._hooks.remove()
         self._hooked.clear()
+        self._listed.clear()
 
     def _hook(self, model: Any) -> None:
         """Hook the nodes of a model. Compiled autograd would compile the hooks together with the nodes."""
@@ -73,6 +79,23 @@ class BucketViews(LibraryObserver):
         for parameter, node in zip(parameters, nodes, strict=True):
             see = partial(self._see, *owners[id(parameter)])
             self._hooks.add_before(node, self._context.guard(see))
+
+    def _list(self, model: Any) -> None:
+        """Record which gradients the buckets of a model are for, after they were made and after they were rebuilt."""
+        own, known = attributes_of(model), self._listed.get(id(model))
+        reducer, rebuilt = own.get("reducer"), own.get("_has_rebuilt_buckets")
+        if reducer is None or own.get("gradient_as_bucket_view") or torch.compiler.is_compiling():
+            return
+        if known is not None and known[0]() is reducer and known[1] == rebuilt:
+            return
+        owners = self._context.observed.owners()
+        found = [(bucket, [owners.get(id(one)) for one in inside]) for bucket, inside in buckets_of(reducer)]
+        if any(owner is None for _, of_bucket in found for owner in of_bucket):
+            return  # its modules are not registered yet
+        self._listed[id(model)] = ref(reducer), rebuilt
+        kind = Identity.COMMUNICATION_BUFFER
+        rows = ((kind, *owner, bucket) for bucket, of_bucket in found for owner in of_bucket if owner is not None)
+        self._context.observed.see(rows)
 
     def _see(self, name_id: int, module_id: int, gradients: Any) -> None:
         """Record the gradients that a node is about to accumulate."""

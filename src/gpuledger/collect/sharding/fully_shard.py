@@ -55,6 +55,7 @@ class FullyShardedGroups(LibraryObserver):
     def __init__(self, context: ShardingContext) -> None:
         super().__init__(context, MarkedCalls(context, lambda group: self._known(group).module_id))
         self._groups: dict[int, _Group] = {}
+        context.observed.set_aside = self._shards
 
     def observe(self) -> None:
         """Observe the methods of a group that gather, free and reduce its parameters."""
@@ -81,10 +82,13 @@ class FullyShardedGroups(LibraryObserver):
         self._context.observed.see(self._gradients(group, "_unsharded_param"))
 
     def _see_reduced(self, group: Any) -> None:
-        """Record the shards of the gradients, and gradients that wait for a later reduction."""
+        """Record the shards of the gradients, and gradients that wait for a later reduction or all-reduce."""
         self._tell_resized(group)
         waiting = self._of_parameters(group, Identity.GRADIENT, "unsharded_accumulated_grad")
-        self._context.observed.see(chain(self._gradients(group, "sharded_param"), waiting))
+        reduced = attributes_of(group).get("_partial_reduce_output")  # shards of several parameters in one tensor
+        shared = (Identity.SHARDED_GRADIENT, -1, self._known(group).module_id, reduced)
+        found = chain(self._gradients(group, "sharded_param"), waiting, [shared] if is_tensor(reduced) else ())
+        self._context.observed.see(found)
 
     def _see_resharded(self, group: Any) -> None:
         """Record the weights that are kept between forward and backward on fewer ranks."""
@@ -106,6 +110,14 @@ class FullyShardedGroups(LibraryObserver):
             for tensor in value if isinstance(value, (list, tuple)) else (value,):
                 if is_tensor(tensor):
                     yield identity, name_id, module_id, tensor
+
+    def _shards(self) -> Iterator[tuple[Any, int, int]]:
+        """Yield the sharded parameters, with the ids of their names and modules. Whole ones can be in their places."""
+        for known in list(self._groups.values()):
+            group = known.held()
+            if group is not None:
+                for _, name_id, module_id, shard in self._of_parameters(group, Identity.SHARDED_WEIGHT, "sharded_param"):
+                    yield shard, name_id, module_id
 
     def _gradients(self, group: Any, attribute: str) -> Iterator[ObservedTensor]:
         """Yield the gradients of the tensors in an attribute of a group's parameters."""

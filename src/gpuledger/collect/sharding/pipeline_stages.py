@@ -37,9 +37,9 @@ class PipelineStages(LibraryObserver):
         self._numbers: set[int] = set()
 
     def observe(self) -> None:
-        """Observe what a stage receives for its forward and for its backward."""
+        """Observe that a stage runs, and what it receives for its backward."""
         stage = sys.modules[STAGE_MODULE]._PipelineStageBase
-        self._calls.call_before(stage.get_fwd_recv_ops, self._see_stage)
+        self._calls.call_before(stage.forward_one_chunk, self._see_stage)
         self._calls.call_after(stage.get_bwd_recv_ops, self._see_gradients)
 
     def numbers(self) -> list[int]:

@@ -9,6 +9,7 @@ from gpuledger.collect.sharding.bucket_views import BucketViews
 from gpuledger.collect.sharding.communication_hooks import CommunicationHooks
 from gpuledger.collect.sharding.flat_parameters import FlatParameters
 from gpuledger.collect.sharding.fully_shard import FullyShardedGroups
+from gpuledger.collect.sharding.joined_ranks import JoinedRanks
 from gpuledger.collect.sharding.layouts import FlatLayout
 from gpuledger.collect.sharding.marked_calls import ShardingContext
 from gpuledger.collect.sharding.pipeline_stages import PipelineStages
@@ -25,8 +26,8 @@ class ShardedTraining:
 
     def __init__(self, context: ShardingContext) -> None:
         self._flat, self._zero = FlatParameters(context), ZeroPartitions(context)
-        self._stages = PipelineStages(context)
-        others = (CommunicationHooks(context), BucketViews(context))
+        self._stages, self._joined = PipelineStages(context), JoinedRanks(context)
+        others = (CommunicationHooks(context), BucketViews(context), self._joined)
         self._observers = (FullyShardedGroups(context), self._flat, self._zero, self._stages, *others)
 
     def install(self) -> None:
@@ -39,10 +40,12 @@ class ShardedTraining:
         take_out_all([observer.remove for observer in self._observers])
 
     def drain(self, part: Part) -> None:
-        """Write the stages of a pipeline that this rank has."""
+        """Write the stages of a pipeline that this rank has, and whether ranks may take different numbers of steps."""
         numbers = self._stages.numbers()
         if numbers:
             part.facts["pipeline_stages"] = numbers
+        if self._joined.are_used:
+            part.facts["joins_ranks"] = True
 
     def flat_layouts(self) -> Iterator[FlatLayout]:
         """Yield the part of each flat or partitioned parameter that this rank has to hold."""

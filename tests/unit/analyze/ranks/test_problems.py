@@ -83,6 +83,11 @@ def of_world(size: int, *numbers: int) -> list[Rank]:
             [rank(0, steps_seen=6), rank(1, steps_seen=1_000)],
             ["The ranks took different numbers of steps: from 6 (rank 0) to 1,000 (rank 1)."],
         ),
+        ([rank(0, steps_seen=6, joins_ranks=True), rank(1, joins_ranks=True)], []),
+        (
+            [rank(0, steps_seen=6, joins_ranks=True), rank(1)],
+            ["The ranks took different numbers of steps: from 6 (rank 0) to 10 (rank 1)."],
+        ),
         ([rank(0, optimizers=[SGD]), rank(1, optimizers=[SGD]), rank(2, steps_seen=2)], []),
         (
             [rank(0, optimizers=[SGD]), rank(1, optimizers=[SGD], steps_seen=9), rank(2, steps_seen=2)],

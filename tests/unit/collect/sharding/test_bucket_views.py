@@ -1,4 +1,4 @@
-"""Gradients that DistributedDataParallel copies into its buckets are gradients before the copy, too."""
+"""Buckets of DistributedDataParallel, and what it copies into them: gradients of their modules."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from fake_ranks import fake_ranks
-from recorded import Recorded, record_own
+from recorded import Recorded, record_own, record_run
 from torch import distributed, nn
 
 if not distributed.is_available():
@@ -114,3 +114,61 @@ def test_a_torch_without_this_class_is_said(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(adapter, "DATA_PARALLEL", "torch.distributed")
     run = record_training()
     assert any("copies into buckets are attributed by their lifetime only" in note for note in run.manifest.notes)
+
+
+def in_parts(model: nn.Module, bucket_bytes: int, **options: bool) -> DistributedDataParallel:
+    found = DistributedDataParallel(model, bucket_cap_mb=bucket_bytes / 2**20, **options)  # type: ignore[arg-type]
+    found.register_comm_hook(None, noop_hook)
+    return found
+
+
+def two_blocks() -> nn.Module:
+    return nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64)) for _ in range(2)))
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_buckets_that_are_no_gradients_are_of_the_module_around_their_gradients(is_late: bool) -> None:
+    size = MATRIX + 4 * 64
+    made = [in_parts(two_blocks(), 2 * size)] if is_late else []
+
+    def program(_: object) -> object:
+        model = made[0] if made else in_parts(two_blocks(), 2 * size)
+        train(model)
+        return model
+
+    run = record_run(program) if is_late else record_own(program)
+    buckets = [(one.module, one.name, one.bytes) for one in run.of("communication") if one.kept and one.bytes > size]
+    assert sorted(buckets) == [("0", "", 2 * size), ("1", "", 2 * size)]
+    first = [one.module for one in run.of("communication") if one.bytes == 4 * size]
+    assert first == ["DistributedDataParallel"]  # one bucket, until the order of the gradients is known
+
+
+def test_a_bucket_of_one_parameter_has_its_name() -> None:
+    def program(_: object) -> object:
+        model = in_parts(nn.Sequential(*(nn.Linear(64, 64, bias=False) for _ in range(2))), MATRIX)
+        train(model)
+        return model
+
+    buckets = [one for one in record_own(program).of("communication") if one.kept and one.bytes >= MATRIX]
+    assert sorted((one.module, one.name) for one in buckets) == [("0", "0.weight"), ("1", "1.weight")]
+
+
+def test_nothing_is_allocated_to_list_the_buckets() -> None:
+    run = record_training(views=False)
+    large = [one for one in run.blocks if one.bytes == 2 * (MATRIX + 4 * 64) and one.phase == "forward"]
+    assert [(one.category, one.kept) for one in large] == [("communication", True)]
+    assert all(check.ok for check in run.manifest.checks)
+
+
+def test_buckets_with_a_sparse_gradient_are_of_the_whole_model() -> None:
+    def program(_: object) -> object:
+        model = nn.Sequential(nn.EmbeddingBag(32, 64, sparse=True), nn.Linear(64, 64))
+        found = in_parts(model, MATRIX)
+        for _ in range(STEPS):
+            found(torch.randint(0, 32, (4, 8))).square().mean().backward()
+            found.zero_grad()
+        return found
+
+    run = record_own(program)
+    buckets = {one.module for one in run.of("communication") if one.kept and one.bytes > MATRIX}
+    assert (buckets, run.manifest.notes) == ({"DistributedDataParallel"}, ())

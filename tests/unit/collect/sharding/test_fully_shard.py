@@ -153,6 +153,44 @@ def test_gradients_that_wait_for_a_later_reduction_are_gradients() -> None:
     assert run.of("reduce_scatter") == []
 
 
+def test_shards_of_gradients_that_wait_for_an_all_reduce_are_shards() -> None:
+    def program(_: object) -> object:
+        model = sharded_net((2, 2))
+        model.set_requires_all_reduce(False)  # type: ignore[operator]
+        train(model, torch.optim.SGD(model.parameters()), 1)
+        return model
+
+    run = record_own(program)
+    waiting = {(one.module, one.bytes) for one in run.blocks if one.kept and one.category == "sharded_gradient"}
+    assert waiting == {("blocks.0", MATRIX), ("blocks.1", MATRIX), ("Net", (EMBED + HEAD) // 2)}
+    assert [one for one in run.of("reduce_scatter") if one.kept] == []
+
+
+@pytest.mark.parametrize("is_mixed", [True, False])
+def test_shards_whose_places_have_whole_weights_at_first_are_not_outside_modules(is_mixed: bool) -> None:
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16) if is_mixed else MixedPrecisionPolicy()
+
+    def program(_: object) -> object:
+        model = sharded_net(mp_policy=policy)
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(2):
+            for is_last in (False, True):
+                model.set_requires_gradient_sync(is_last)  # type: ignore[operator]
+                model.set_reshard_after_backward(is_last)  # type: ignore[operator]
+                model(torch.randint(0, 128, (4, 16))).float().square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return model, optimizer
+
+    run = record_own(program)
+    assert {one.module for one in run.of("sharded_optimizer_state")} == {
+        *("embed", "head", "blocks.0.up", "blocks.0.down", "blocks.1.up", "blocks.1.down")
+    }
+    shards = [(run.paths[row["module_id"]], row["shard_bytes"]) for row in run.tables["shards"] if row["parts"] > 1]
+    assert sum(size for _, size in shards) == MODEL // 4
+    assert {one.module for one in run.of("sharded_weight")} == {path for path, _ in shards}
+
+
 def test_weights_kept_on_fewer_ranks_after_forward_are_gathered() -> None:
     run = record_training((4,), reshard_after_forward=2)
     assert sizes(run, "gathered_weight", 2)["blocks.0.up", MATRIX // 2] == 1
