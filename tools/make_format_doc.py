@@ -132,6 +132,7 @@ JOURNAL_ROWS = {
     "snapshot_segments": "a segment in a snapshot",
     "snapshot_blocks": "a block in a snapshot",
     "identities": "a storage of a weight, buffer, gradient, optimizer state or input, and the time it was seen",
+    "storage_parts": "the same of a tensor that shares a storage with those of other modules, and its place in it",
     "counters": "the allocator's counters at one time",
     "samples": "a sample of the GPU's memory",
     "process_samples": "memory of one process on the GPU",

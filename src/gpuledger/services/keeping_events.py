@@ -14,7 +14,7 @@ from gpuledger.model.run import Run, read_run
 
 MOST_SAMPLED = 64
 """Maximum number of ranks of a sample, apart from ranks that failed."""
-OF_EVENTS = (JOURNAL_DIRECTORY, "blocks", "segments", "stacks")
+OF_EVENTS = (JOURNAL_DIRECTORY, "blocks", "block_parts", "segments", "stacks")
 """Directories of a rank with its allocator events."""
 
 

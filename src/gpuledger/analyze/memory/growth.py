@@ -17,7 +17,7 @@ import numpy as np
 from gpuledger.analyze.memory.generations import is_one_generation
 from gpuledger.analyze.memory.growth_origin import RetainedBlocks, origin_of
 from gpuledger.analyze.memory.kept_growth import find_kept_tensors
-from gpuledger.analyze.memory.lifetimes import distinct_numbers, read_labels
+from gpuledger.analyze.memory.lifetimes import distinct_numbers, read_labels, read_numbers
 from gpuledger.analyze.memory.trends import FEWEST_STEPS, PARTS, rising
 from gpuledger.analyze.posting.replay import NEVER
 from gpuledger.model.accounts import ONE_OF_EACH_WEIGHT
@@ -32,7 +32,6 @@ from gpuledger.model.flight_facts import (
 from gpuledger.model.pass_facts import TIME_STEPS, UNPROFILED_STEPS
 
 if TYPE_CHECKING:
-    from gpuledger.analyze.memory.lifetimes import I64
     from gpuledger.analyze.memory.trends import F64, Trend
     from gpuledger.model.flight_facts import CensusFacts, Holder
     from gpuledger.model.run import Rank
@@ -362,30 +361,25 @@ def _first_census_due(rank: Rank) -> int:
 
 def _kept_by_recorded_steps(rank: Rank, device_idx: int, step_bytes: float) -> tuple[str, str, str]:
     """Return category, module and line of most of what the recorded steps allocated and nothing freed."""
-    names = ("device_idx", "step", "free_requested_index", "allocated_bytes", "module_id", "stack_id", "address")
-    table = rank.table("blocks", names)
-    values = {name: table.column(name).to_numpy(zero_copy_only=False).astype(np.float64) for name in names[:-1]}
-    mine = values["device_idx"] == device_idx
+    names = ("step", "allocated_bytes", "module_id", "stack_id", "address")
+    values = {name: read_numbers(rank, "blocks", name, device_idx) for name in names}
+    freed = read_numbers(rank, "blocks", "free_requested_index", device_idx, NEVER)
     codes, words = read_labels(rank, "blocks", "category", device_idx)
     lasting = [words.index(one) for one in ONE_OF_EACH_WEIGHT if one in words]
-    freed, step = values["free_requested_index"][mine], values["step"][mine]
-    kept = (np.isnan(freed) | (freed == NEVER)) & (step >= 1) & ~np.isin(codes, lasting)
+    step = values["step"]
+    kept = (freed == NEVER) & (step >= 1) & ~np.isin(codes, lasting)
     known = rank.manifest.kept_blocks
     if known is not None and known.step >= step.max(initial=0) + FEWEST_LATER_STEPS:
-        kept &= np.isin(table.column("address").to_numpy(zero_copy_only=False)[mine], known.addresses)
+        kept &= np.isin(values["address"], known.addresses)
     blocks = RetainedBlocks(
         codes[kept],
-        _ids(values["module_id"][mine][kept]),
-        _ids(values["stack_id"][mine][kept]),
-        step[kept].astype(np.int64),
-        values["allocated_bytes"][mine][kept],
+        values["module_id"][kept],
+        values["stack_id"][kept],
+        step[kept],
+        values["allocated_bytes"][kept].astype(np.float64),
     )
     return origin_of(rank, blocks, words, step_bytes)
 
 
 FEWEST_LATER_STEPS = 4
 """Number of steps after the recorded ones from which on what is alive then decides."""
-
-
-def _ids(values: F64) -> I64:
-    return np.nan_to_num(values, nan=-1).astype(np.int64)

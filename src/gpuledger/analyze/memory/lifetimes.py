@@ -1,5 +1,6 @@
 """Lifetimes of one device's blocks, and running sums over its events.
 
+A block with tensors of several modules counts as several, which are allocated and freed together: one for each tensor.
 An *index* numbers a device's allocator events; "at index i" is the state just after event i. A block counts as
 allocated at i if ``alloc_index <= i < free_requested_index``. All other analysis of memory uses this module.
 """
@@ -100,8 +101,9 @@ def read_lives(rank: Rank, device_idx: int) -> Lives:
 
 def read_numbers(rank: Rank, table: str, column: str, device_idx: int, missing: int = -1) -> I64:
     """Return a column's rows of one device as int64[n], with ``missing`` for null."""
-    values = rank.table(table, (column, "device_idx")).column(0)
-    return of_device(rank, table, device_idx, to_numbers(values, missing))
+    values = to_numbers(rank.table(table, (column, "device_idx")).column(0), missing)
+    parts = read_parts(rank) if table == "blocks" else None
+    return of_device(rank, table, device_idx, values if parts is None else parts.divided(column, values))
 
 
 def read_labels(rank: Rank, table: str, column: str, device_idx: int) -> tuple[I64, tuple[str, ...]]:
@@ -112,6 +114,8 @@ def read_labels(rank: Rank, table: str, column: str, device_idx: int) -> tuple[I
     if isinstance(values, pa.ChunkedArray):
         values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
     codes = to_numbers(values.indices, -1)
+    parts = read_parts(rank) if table == "blocks" else None
+    codes = codes if parts is None else parts.divided(column, codes)
     return of_device(rank, table, device_idx, codes), tuple(str(word) for word in values.dictionary.to_pylist())
 
 
@@ -119,11 +123,77 @@ def of_device(rank: Rank, table: str, device_idx: int, values: NDArray[Any]) -> 
     """Return the elements of ``values`` (one per row of ``table``) that belong to ``device_idx``."""
 
     def find() -> NDArray[np.bool_] | None:
-        mine = to_numbers(rank.table(table, ("device_idx",)).column(0)) == device_idx
+        devices = to_numbers(rank.table(table, ("device_idx",)).column(0))
+        parts = read_parts(rank) if table == "blocks" else None
+        mine = (devices if parts is None else parts.divided("device_idx", devices)) == device_idx
         return None if mine.all() else mine
 
     mine = rank.computed(f"rows of device {device_idx} in {table}", find)
     return values if mine is None else values[mine]
+
+
+@dataclass(frozen=True)
+class BlockParts:
+    """The rows of ``blocks`` with a row for each part of a divided block.
+
+    ``row`` is the row of the block. ``place`` are the rows that are parts, of which the other arrays are the columns.
+    """
+
+    row: I64
+    place: I64
+    columns: dict[str, I64]
+
+    def divided(self, column: str, values: I64) -> I64:
+        """Return a column of ``blocks`` with an element for each part."""
+        found = values[self.row]
+        if column in ("module_id", "name_id"):
+            found[self.place] = self.columns[column]
+        elif column == "requested_bytes":
+            found[self.place] = self.columns["bytes"]
+        elif column == "allocated_bytes":  # the last part of a block has what its bytes are rounded up by
+            found[self.place] = self.columns["bytes"]
+            is_last = np.append(self.row[1:] != self.row[:-1], True)[self.place]
+            ends = self.place[is_last]
+            found[ends] = values[self.row[ends]] - self.columns["offset_bytes"][is_last]
+        return found
+
+
+def read_parts(rank: Rank) -> BlockParts | None:
+    """Return the parts of divided blocks; None if no block is divided. Parts that are not a whole block are ignored."""
+
+    def read() -> BlockParts | None:
+        names = ("block", "module_id", "name_id", "offset_bytes", "bytes")
+        table = rank.table("block_parts", names)
+        if not table.num_rows:
+            return None
+        sizes = to_numbers(rank.table("blocks", ("requested_bytes",)).column(0))
+        count = int(sizes.size)
+        columns = {name: to_numbers(table[name], -1) for name in names}
+        order = np.lexsort((columns["offset_bytes"], columns["block"]))
+        columns = {name: values[order] for name, values in columns.items()}
+        known = _are_whole(columns["block"], columns["offset_bytes"], columns["bytes"], sizes)
+        columns = {name: values[known] for name, values in columns.items()}
+        parts = np.bincount(columns["block"], minlength=count)
+        row = np.repeat(np.arange(count), np.maximum(parts, 1))
+        return BlockParts(row, np.flatnonzero(parts[row] > 0), columns)
+
+    return rank.computed("parts of blocks", read)
+
+
+def _are_whole(block: I64, offset_bytes: I64, part_bytes: I64, block_bytes: I64) -> NDArray[np.bool_]:
+    """Return which parts, in order, are of a block that its parts fill without gaps."""
+    if not block.size:
+        return np.zeros(0, dtype=bool)
+    ends = offset_bytes + part_bytes
+    is_first = np.append(True, block[1:] != block[:-1])
+    is_last = np.append(is_first[1:], True)
+    inside = (block >= 0) & (block < block_bytes.size) & (part_bytes > 0)
+    whole_bytes = block_bytes[np.where(inside, block, 0)] if block_bytes.size else np.full(block.size, -1)
+    is_right = inside & (offset_bytes == np.where(is_first, 0, np.append(0, ends[:-1])))
+    is_right &= ~is_last | (ends == whole_bytes)
+    group = np.cumsum(is_first) - 1
+    found: NDArray[np.bool_] = (np.bincount(group, ~is_right) == 0)[group]
+    return found
 
 
 def device_indices(rank: Rank) -> tuple[int, ...]:

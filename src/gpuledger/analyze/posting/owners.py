@@ -309,7 +309,7 @@ def _identities(
     table = journal.tables["identities"]
     mine = table["device_idx"] == device_idx
     where = index_of(table["alloc_count"][mine], table["free_count"][mine])
-    block = _block_at(lives, table["address"][mine], where)
+    block = block_at(lives, table["address"][mine], where)
     # Blocks that a model is called with are inputs only if no module allocated them. Otherwise the input of an
     # outermost call is the output of another one. Likewise, a leaf is then a detached activation and no weight.
     outside = (module_id < 0) & np.isin(phase, (Phase.SETUP, Phase.BETWEEN, Phase.FORWARD, Phase.EVALUATION))
@@ -357,7 +357,7 @@ def _stand_ins(block: I64, kind: I64, name_id: I64, module_id: I64) -> dict[int,
     return {called: next(iter(inside[row])) for row, called in loose.items() if len(inside.get(row, ())) == 1}
 
 
-def _block_at(lives: Replay, address: I64, index: I64) -> I64:
+def block_at(lives: Replay, address: I64, index: I64) -> I64:
     """Return the row of the block that contains each ``address`` at each event ``index``; -1 if there is none."""
     # An address is reused by many blocks. Sorted by address and then by allocation, the last one allocated up to
     # ``index`` is the only candidate.

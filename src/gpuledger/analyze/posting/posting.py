@@ -27,6 +27,7 @@ from gpuledger.analyze.posting.fused_work import divide_fused, kernel_names
 from gpuledger.analyze.posting.graph_replays import replay_notes
 from gpuledger.analyze.posting.host_waits import host_waits
 from gpuledger.analyze.posting.owners import in_traced_code
+from gpuledger.analyze.posting.parts.block_parts import block_part_table
 from gpuledger.analyze.posting.recorded.operator_spans import with_recorded_times
 from gpuledger.analyze.posting.rows import (
     block_table,
@@ -123,6 +124,7 @@ def build_tables(journal: Journal, histories: list[DeviceHistory], owned: OwnedS
         names = [*names, *map(storable, kernel_names(journal.facts))]
     tables: dict[str, Any] = {
         "blocks": block_table(histories),
+        "block_parts": block_part_table(journal, histories),
         "segments": segment_table(histories),
         "counters": counter_table(journal, histories),
         "samples": sample_table(journal),

@@ -151,17 +151,20 @@ class _InPlaceOfZeros(TorchDispatchMode):
         return args[0]
 
 
-def buckets_of(reducer: Any) -> list[tuple[Tensor, list[Tensor]]]:
-    """Return the buckets of a reducer of ``DistributedDataParallel``, each with the parameters of its gradients.
+def places_in_buckets(reducer: Any) -> list[tuple[Tensor, Tensor]]:
+    """Return the parameters of a reducer of ``DistributedDataParallel``, with the place of each gradient in its bucket.
 
     A bucket of one sparse gradient has no memory of its own. If there is one, or this version of torch does not list
-    buckets, none is known.
+    buckets, no place is known.
     """
     zeros_of = getattr(reducer, "_get_zeros_like_grad_buckets", None)
     if zeros_of is None:
         return []
     try:
         with _InPlaceOfZeros():  # type: ignore[no-untyped-call]  # torch has not annotated it
-            return [(bucket.buffer(), bucket.parameters()) for bucket in zeros_of()]
+            buckets = zeros_of()
     except RuntimeError:  # of a tensor without memory, no copy can be made
         return []
+    with torch._C._DisableTorchDispatch():
+        pairs = [zip(bucket.parameters(), bucket.gradients(), strict=True) for bucket in buckets]
+    return [pair for of_bucket in pairs for pair in of_bucket]

@@ -29,6 +29,7 @@ from gpuledger.collect.adapter.program_objects import (
     parameter_groups,
     partition_of,
     place_in_memory,
+    shape_of,
     state_of,
     storage_address,
     tensors_in,
@@ -46,6 +47,9 @@ Row = tuple[int, int, int, int, int, int, int]
 
 ObservedTensor = tuple[Identity, int, int, Any]
 """What a tensor is, the ids of its name and of its module, and the tensor."""
+
+_COLUMNS = ("device_idx", "address", "kind", "name_id", "module_id", "alloc_count", "free_count")
+"""Columns of an observation."""
 
 _SHARDED = {
     Identity.WEIGHT: Identity.SHARDED_WEIGHT,
@@ -105,6 +109,8 @@ class TensorObservations:
         """Called with each tensor that an outermost module is called with."""
         self._counts = counts
         self._rows: deque[Row] = deque()
+        self._parts: deque[tuple[int, ...]] = deque()
+        """Observations of tensors that share memory with those of other modules, with their place in it and size."""
         self._last: dict[tuple[int, int, int], int] = {}
         self._state_sizes: dict[int, int] = {}
         self._stand_ins: dict[Any, tuple[int, int]] = {}
@@ -307,6 +313,7 @@ class TensorObservations:
                 if place is not None:
                     found.append((kind, name_id, module_id, tensor, key, place))
         counts = self._counts({place[0] for *_, place in found}) if found else {}  # the recorder learned of some above
+        shared = _shared_places((place, module_id) for _, _, module_id, _, _, place in found)
         for kind, name_id, module_id, tensor, key, place in found:
             if place[0] not in counts:
                 continue
@@ -316,14 +323,19 @@ class TensorObservations:
                 self._last[key] = place[1]
             if kind in _SHARDED and is_sharded(tensor):
                 kind = _SHARDED[kind]
-            self._rows.append((*place, int(kind), name_id, module_id, *counts[place[0]]))
+            row = (*place, int(kind), name_id, module_id, *counts[place[0]])
+            self._rows.append(row)
+            if place in shared and (extent := _extent(tensor)) is not None:
+                self._parts.append((*row, *extent))
 
     def drain(self, part: Part) -> None:
         """Write the observations since the last drain into ``part``."""
-        rows = take_all(self._rows)
+        rows, parts = take_all(self._rows), take_all(self._parts)
         if rows:
-            names = ("device_idx", "address", "kind", "name_id", "module_id", "alloc_count", "free_count")
-            part.add("identities", **dict(zip(names, zip(*rows, strict=True), strict=True)))
+            part.add("identities", **dict(zip(_COLUMNS, zip(*rows, strict=True), strict=True)))
+        if parts:
+            names = (*_COLUMNS, "offset_bytes", "bytes")
+            part.add("storage_parts", **dict(zip(names, zip(*parts, strict=True), strict=True)))
 
 
 def _dense(tensor: Any) -> tuple[Any, ...]:
@@ -339,3 +351,20 @@ def _dense(tensor: Any) -> tuple[Any, ...]:
     if simulated is not None:
         return tuple(simulated)
     return (tensor._indices(), tensor._values()) if layout_of(tensor) is torch.sparse_coo else (tensor,)
+
+
+def _shared_places(seen: Iterable[tuple[StoragePlace, int]]) -> set[StoragePlace]:
+    """Return the places with tensors of several modules."""
+    first: dict[StoragePlace, int] = {}
+    return {place for place, module_id in seen if first.setdefault(place, module_id) != module_id}
+
+
+def _extent(tensor: Any) -> tuple[int, int] | None:
+    """Return where a tensor begins in its storage and how far it reaches, in bytes; None if it is empty."""
+    local = local_part(tensor)
+    sizes = shape_of(local)
+    if not all(sizes):
+        return None
+    item_bytes = int(local.dtype.itemsize)
+    elements = 1 + sum((size - 1) * stride for size, stride in zip(sizes, local.stride(), strict=True))
+    return int(local.storage_offset()) * item_bytes, int(elements) * item_bytes

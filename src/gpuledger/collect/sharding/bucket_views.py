@@ -2,7 +2,7 @@
 
 With ``gradient_as_bucket_view=True``, each ``.grad`` is a view of a bucket. Backward computes the gradient of a weight
 into memory of its own, which is freed after the copy. Nothing of Python runs in between, so the nodes that accumulate
-the gradients have hooks while steps are recorded. The reducer keeps these nodes alive. Without it, the buckets are other
+the gradients have hooks while steps are recorded. The reducer keeps these nodes alive. Otherwise, the buckets are other
 memory than the gradients, and the reducer lists what is in them.
 """
 
@@ -17,7 +17,7 @@ import torch
 from torch.autograd.graph import get_gradient_edge
 
 from gpuledger.collect.adapter import torch_private
-from gpuledger.collect.adapter.distributed_tensors import buckets_of
+from gpuledger.collect.adapter.distributed_tensors import places_in_buckets
 from gpuledger.collect.adapter.program_objects import attributes_of, is_tensor, requires_grad, without_overrides
 from gpuledger.collect.attribution.node_hooks import NodeHooks
 from gpuledger.collect.attribution.phases import OUTSIDE
@@ -89,13 +89,12 @@ class BucketViews(LibraryObserver):
         if known is not None and known[0]() is reducer and known[1] == rebuilt:
             return
         owners = self._context.observed.owners()
-        found = [(bucket, [owners.get(id(one)) for one in inside]) for bucket, inside in buckets_of(reducer)]
-        if any(owner is None for _, of_bucket in found for owner in of_bucket):
+        found = [(owners.get(id(parameter)), place) for parameter, place in places_in_buckets(reducer)]
+        if any(owner is None for owner, _ in found):
             return  # its modules are not registered yet
         self._listed[id(model)] = ref(reducer), rebuilt
         kind = Identity.COMMUNICATION_BUFFER
-        rows = ((kind, *owner, bucket) for bucket, of_bucket in found for owner in of_bucket if owner is not None)
-        self._context.observed.see(rows)
+        self._context.observed.see((kind, *owner, place) for owner, place in found if owner is not None)
 
     def _see(self, name_id: int, module_id: int, gradients: Any) -> None:
         """Record the gradients that a node is about to accumulate."""

@@ -116,8 +116,8 @@ class FullyShardedGroups(LibraryObserver):
         for known in list(self._groups.values()):
             group = known.held()
             if group is not None:
-                for _, name_id, module_id, shard in self._of_parameters(group, Identity.SHARDED_WEIGHT, "sharded_param"):
-                    yield shard, name_id, module_id
+                shards = self._of_parameters(group, Identity.SHARDED_WEIGHT, "sharded_param")
+                yield from ((shard, *place) for _, *place, shard in shards)
 
     def _gradients(self, group: Any, attribute: str) -> Iterator[ObservedTensor]:
         """Yield the gradients of the tensors in an attribute of a group's parameters."""

@@ -60,6 +60,7 @@ _CODES = {
     "snapshots.reason": len(REASONS),
     "snapshot_blocks.state": len(BlockState),
     "identities.kind": len(Identity),
+    "storage_parts.kind": len(Identity),
     "failure_blocks.state": len(BlockState),
     "failure_events.action": len(Action),
     "counters.reason": len(REASONS),

@@ -21,6 +21,16 @@ _BLOCK = {
     "state": "i1",
 }
 """A block in a snapshot of the allocator."""
+_IDENTITY = {
+    "device_idx": "i4",
+    "address": "i8",
+    "kind": "i1",
+    "name_id": "i4",
+    "module_id": "i4",
+    "alloc_count": "i8",
+    "free_count": "i8",
+}
+"""A tensor at the address of a block."""
 COLUMNS: dict[str, dict[str, str]] = {
     "events": {
         "device_idx": "i4",
@@ -46,15 +56,8 @@ COLUMNS: dict[str, dict[str, str]] = {
     "snapshots": {"snapshot_id": "i4", "reason": "i1", "device_idx": "i4", "event_count": "i8", "t_ns": "i8"},
     "snapshot_segments": {"snapshot_id": "i4", **_SEGMENT},
     "snapshot_blocks": {"snapshot_id": "i4", **_BLOCK, "stack_id": "i4"},
-    "identities": {
-        "device_idx": "i4",
-        "address": "i8",
-        "kind": "i1",
-        "name_id": "i4",
-        "module_id": "i4",
-        "alloc_count": "i8",
-        "free_count": "i8",
-    },
+    "identities": _IDENTITY,
+    "storage_parts": {**_IDENTITY, "offset_bytes": "i8", "bytes": "i8"},
     "counters": {
         "t_ns": "i8",
         "device_idx": "i4",

@@ -1,4 +1,4 @@
-"""Tables of runs with several ranks: the expected part of each parameter, and a summary of the rank."""
+"""Tables of runs with several ranks: shared blocks, the expected part of each parameter, and a summary of the rank."""
 
 from __future__ import annotations
 
@@ -8,6 +8,20 @@ _HISTORY = "caching allocator's history"
 _MESH = "device mesh and placements of the parameter"
 _STATE = "the same, and the number and types of the state's tensors"
 _OF_STEP = "mean of the profiled steps"
+
+_SHARED = "place and size of the tensor"
+
+BLOCK_PARTS = Table(
+    "block_parts",
+    "one part of a block with tensors of several modules, such as a bucket of gradients",
+    (
+        Column("block", "int64", "", "row of the block in the table blocks, from 0", "recorder"),
+        Column("module_id", "int32", "", "module of the tensor; if there is none, of the block", "recorder", True),
+        Column("name_id", "int32", "", "name of the tensor; null where there is none", "recorder", True),
+        Column("offset_bytes", "int64", "B", "place of its first byte in the block", _SHARED),
+        Column("bytes", "int64", "B", "requested bytes; the sum of all parts is that of the block", _SHARED),
+    ),
+)
 
 SHARDS = Table(
     "shards",

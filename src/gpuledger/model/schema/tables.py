@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuledger.model.schema.flight_tables import FAILURE_BLOCKS, FAILURE_EVENTS, FAILURE_SEGMENTS, STEP_MEMORY
-from gpuledger.model.schema.rank_tables import BREAKDOWN, RANK_SUMMARY, SHARDS
+from gpuledger.model.schema.rank_tables import BLOCK_PARTS, BREAKDOWN, RANK_SUMMARY, SHARDS
 from gpuledger.model.schema.table import DEVICE
 from gpuledger.model.schema.table import Column as Column
 from gpuledger.model.schema.table import Table as Table
@@ -315,6 +315,7 @@ TABLES: dict[str, Table] = {
         MODULES,
         NAMES,
         STACKS,
+        BLOCK_PARTS,
         SHARDS,
         BREAKDOWN,
         RANK_SUMMARY,

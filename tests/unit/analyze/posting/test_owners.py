@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gpuledger.analyze.posting.device import DeviceHistory, device_histories
-from gpuledger.analyze.posting.owners import _backward_calls, _block_at, _when_freed, spread_tags
+from gpuledger.analyze.posting.owners import _backward_calls, block_at, _when_freed, spread_tags
 from gpuledger.analyze.posting.replay import NEVER
 from gpuledger.model.accounts import CATEGORIES, Identity, Phase
 from gpuledger.model.journal.journal import COLUMNS, REASONS, Action, BlockState, JournalWriter, Part
@@ -323,7 +323,7 @@ def test_an_observed_tensor_is_of_the_last_block_made_at_its_address_that_is_not
         address, born, freed = np.array(rows).T
         lives: Any = SimpleNamespace(address=address, alloc_index=born, free_requested_index=freed)
         places = [(place, at) for place in (0, 32, 64, 128, 192) for at in range(-1, 13)]
-        found = _block_at(lives, *np.array(places).T)
+        found = block_at(lives, *np.array(places).T)
         expected = [
             next((row for row, (one, begin, end) in enumerate(rows) if one == place and begin <= at < end), -1)
             for place, at in places

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,6 +18,9 @@ if not distributed.is_available():
 from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
 from torch.nn.parallel import DistributedDataParallel
 
+import gpuledger
+from gpuledger.analyze.memory.breakdown import break_down
+from gpuledger.analyze.memory.instant import find_peak
 from gpuledger.collect.adapter.torch_entrances import torchs_own
 from gpuledger.collect.sharding import bucket_views as adapter
 from gpuledger.collect.sharding.bucket_views import BucketViews
@@ -172,3 +177,25 @@ def test_buckets_with_a_sparse_gradient_are_of_the_whole_model() -> None:
     run = record_own(program)
     buckets = {one.module for one in run.of("communication") if one.kept and one.bytes > MATRIX}
     assert (buckets, run.manifest.notes) == ({"DistributedDataParallel"}, ())
+
+
+@pytest.mark.parametrize("views", [True, False])
+def test_the_bytes_of_a_bucket_are_on_the_modules_of_its_gradients(views: bool, tmp_path: Path) -> None:
+    with gpuledger.record(out=tmp_path / "run", devices="cpu") as recording:
+        model = in_parts(two_blocks(), 1 << 20, gradient_as_bucket_view=views)
+        train(model)
+    rank = recording.run().rank()
+    found = break_down(rank, find_peak(rank, -1, 2))
+    kind = "gradient" if views else "communication"
+    sizes: Counter[str] = Counter()
+    for account in found.accounts:
+        if account.category == kind:
+            sizes[account.module.removeprefix("DistributedDataParallel.")] += account.bytes
+    each = MATRIX + 4 * 64
+    assert set(sizes) == {"0.0", "0.1", "1.0", "1.1"}
+    assert views or set(sizes.values()) == {each}  # otherwise some have a gradient that is not copied yet
+    assert sum(account.bytes for account in found.accounts) == found.allocated_bytes
+    names = {row["name_id"]: row["name"] for row in rank.table("names").to_pylist()}
+    parts = {names[row["name_id"]] for row in rank.table("block_parts").to_pylist()}
+    assert len(parts) == 8
+    assert all(one.endswith((".weight", ".bias")) for one in parts)
