@@ -15,11 +15,6 @@ from gpuledger.units import format_bytes
 
 FLAT, OTHER_LIBRARY = "FullyShardedDataParallel", "DeepSpeedEngine"
 """Classes of modules by which FSDP1 and DeepSpeed are known."""
-_RESHARDS = {
-    False: "fully_shard(..., reshard_after_forward=True)",
-    True: "ShardingStrategy.FULL_SHARD",
-}
-"""What frees gathered weights after forward, without and with FSDP1."""
 
 
 @dataclass(frozen=True)
@@ -48,13 +43,22 @@ def kept_gathered(facts: PeakFacts) -> Finding | None:
         search="gathered_weight",
         command=facts.show("--by", "category"),
         title="Weights stay gathered from forward to backward",
-        advice=f"{_RESHARDS[FLAT in classes]} frees the gathered weights of a module after its forward and gathers "
-        "them again for its backward, which takes more communication",
+        advice=f"{_resharding_option(facts, is_flat=FLAT in classes)} frees the gathered weights of a module after its "
+        "forward and gathers them again for its backward, which takes more communication",
         evidence=f"{format_bytes(size)} of gathered weights at the peak are kept after the forward of their modules",
         saved_from="the peak, with the weights of two modules gathered at a time in backward",
         saving_bytes=facts.peak_bytes - _resharded(facts, kept).peak_bytes,
         action="reshard weights after forward",
     )
+
+
+def _resharding_option(facts: PeakFacts, *, is_flat: bool) -> str:
+    """Return what frees gathered weights after forward. With FSDP1, ranks can hold copies of the same shards."""
+    if not is_flat:
+        return "fully_shard(..., reshard_after_forward=True)"
+    world = facts.rank.manifest.world
+    are_copied = world is not None and 1 < max(facts.parts.values(), default=1) < world.size
+    return f"ShardingStrategy.{'HYBRID_SHARD' if are_copied else 'FULL_SHARD'}"
 
 
 def _kept(facts: PeakFacts, gathered: Mask) -> Iterator[_Gather]:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gpuledger.analyze.posting.device import DeviceHistory, device_histories
-from gpuledger.analyze.posting.owners import _backward_calls, block_at, _when_freed, spread_tags
+from gpuledger.analyze.posting.owners import _backward_calls, _when_freed, block_at, spread_tags
 from gpuledger.analyze.posting.replay import NEVER
 from gpuledger.model.accounts import CATEGORIES, Identity, Phase
 from gpuledger.model.journal.journal import COLUMNS, REASONS, Action, BlockState, JournalWriter, Part

@@ -70,7 +70,18 @@ def fsdp1(*, keep: bool | None) -> nn.Module:
     return FullyShardedDataParallel(make_model(), auto_wrap_policy=policy, sharding_strategy=strategy, device_id=device)
 
 
-MAKES = {"fsdp1": fsdp1, "fsdp2": fsdp2}
+def hybrid(*, keep: bool | None) -> nn.Module:
+    strategy = ShardingStrategy._HYBRID_SHARD_ZERO2 if keep else ShardingStrategy.HYBRID_SHARD
+    return FullyShardedDataParallel(
+        make_model(),
+        auto_wrap_policy=ModuleWrapPolicy({Layer}),
+        sharding_strategy=strategy,
+        device_id=torch.device("cpu"),
+        device_mesh=init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard")),
+    )
+
+
+MAKES = {"fsdp1": fsdp1, "fsdp2": fsdp2, "hybrid": hybrid}
 
 
 def recorded(path: Path, kind: str, *, keep: bool | None) -> Rank:
@@ -101,10 +112,12 @@ def test_the_peak_with_resharding_is_that_of_the_program_with_it(kind: str, tmp_
     peaks = [peak_of_training(rank) for rank in (kept, resharded)]
     assert peaks[0] - found.saving_bytes == pytest.approx(peaks[1], rel=0.1)
     assert peaks[0] > 1.15 * peaks[1]
-    assert {"fsdp1": "FULL_SHARD", "fsdp2": "reshard_after_forward=True"}[kind] in found.advice
+    assert {"fsdp1": ".FULL_SHARD", "fsdp2": "reshard_after_forward=True", "hybrid": ".HYBRID_SHARD"}[
+        kind
+    ] in found.advice
 
 
-@pytest.mark.parametrize(("kind", "keep"), [("fsdp1", False), ("fsdp2", False), ("fsdp2", None)])
+@pytest.mark.parametrize(("kind", "keep"), [("fsdp1", False), ("fsdp2", False), ("fsdp2", None), ("hybrid", False)])
 def test_nothing_is_said_where_weights_are_resharded(kind: str, keep: bool | None, tmp_path: Path) -> None:
     """By default, ``fully_shard`` keeps the weights of the outermost module alone."""
     found = find_findings(recorded(tmp_path / "run", kind, keep=keep))
