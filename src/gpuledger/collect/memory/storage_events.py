@@ -49,6 +49,8 @@ class StorageEvents:
         self._pid = os.getpid()
         self._live: dict[int, tuple[KeyedReference, int, int, int, bool]] = {}
         """Reference, device, address and bytes, and whether the storage was allocated while recording."""
+        self._at: dict[int, int] = {}
+        """Address -> key of the newest storage that was seen there."""
         self.ended: deque[KeyedReference] = deque()
         """Storages that were freed and have no event yet."""
         self._events: list[tuple[int, int, int, int, int, str, int, int]] = []
@@ -85,6 +87,7 @@ class StorageEvents:
         alive = [(reference, address) for reference, _, address, _, is_new in list(self._live.values()) if is_new]
         kept, self.ended = KeptBlocks(alive, self.ended), deque()
         self._live.clear()
+        self._at.clear()
         return kept
 
     def write_opening(self, part: Part, living: LiveObjects) -> None:
@@ -138,11 +141,25 @@ class StorageEvents:
         if not size_bytes:
             return None
         device_idx = -1 if device.index is None else device.index
+        if address:
+            self._drop_what_left(self._at.get(address, 0), address)
+            self._at[address] = key
         address = address or self._pseudo_address(size_bytes)
         reference = KeyedReference(storage, self.ended.append)
         reference.key = key
         self._live[key] = (reference, device_idx, address, size_bytes, self.is_open)
         return device_idx, address, size_bytes
+
+    def _drop_what_left(self, key: int, address: int) -> None:
+        """Record that a storage has left its address, if it was resized since it was seen there.
+
+        Storages that share memory, as of tensors of one array, stay.
+        """
+        known = self._live.get(key)
+        if known is not None and known[2] == address:
+            storage = known[0]()
+            if storage is not None and (storage.nbytes() == 0 or storage.data_ptr() != address):
+                self._drop(known[0])
 
     def finish(self) -> None:
         """Record what has ended, and nothing after it: the closing counters follow, and other threads go on."""
@@ -182,6 +199,8 @@ class StorageEvents:
         if not is_recorded:
             return
         _, device_idx, address, size_bytes, _ = known
+        if self._at.get(address) == reference.key:
+            del self._at[address]
         self._events.append((device_idx, Action.FREE_REQUESTED, address, size_bytes, now_ns, tag, -1, -1))
         self._events.append((device_idx, Action.FREE_COMPLETED, address, size_bytes, now_ns, tag, -1, -1))
         self._count(device_idx, -size_bytes)

@@ -62,6 +62,8 @@ class FlatParameters(LibraryObserver):
         self._calls.mark(handle.unshard, gathers, after=self._see_gathered)
         self._calls.mark(runtime._post_backward_reshard, gathers, self._see_gradient, place=1)
         self._calls.mark(runtime._reduce_grad, reduces, self._see_gradient, self._see_reduced, place=1)
+        handles = [attributes_of(module).get("_handle") for module in self._context.registry.live_modules()]
+        self._context.resized([tensor for handle in handles if handle is not None for tensor in self._whole(handle)])
 
     def layouts(self) -> Iterator[FlatLayout]:
         """Yield the part of each flat parameter that this rank has to hold."""
@@ -91,9 +93,8 @@ class FlatParameters(LibraryObserver):
     def _see_gathered(self, handle: Any) -> None:
         """Record the gathered weights."""
         if not self._is_whole(handle):
-            held = attributes_of(self._flat(handle))
-            for name in ("_full_param_padded", "_full_prec_full_param_padded"):
-                self._see(handle, Identity.GATHERED_WEIGHT, held.get(name))
+            for tensor in self._whole(handle):
+                self._see(handle, Identity.GATHERED_WEIGHT, tensor)
 
     def _see_gradient(self, handle: Any) -> None:
         """Record the gradient of the gathered weights, before it is cast or reduced."""
@@ -118,6 +119,12 @@ class FlatParameters(LibraryObserver):
     def _shard(self, handle: Any) -> Any:
         """Return the flat parameter's part of this rank; None before the first forward."""
         return attributes_of(self._flat(handle)).get("_local_shard")
+
+    def _whole(self, handle: Any) -> list[Any]:
+        """Return the tensors into which the flat parameter is gathered. They can have no memory now."""
+        held = attributes_of(self._flat(handle))
+        found = (held.get(name) for name in ("_full_param_padded", "_full_prec_full_param_padded"))
+        return [one for one in found if is_tensor(one)]
 
     def _is_whole(self, handle: Any) -> bool:
         """Return whether every rank holds the whole parameter."""

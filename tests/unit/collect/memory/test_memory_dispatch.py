@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -423,3 +424,45 @@ def test_nothing_stays_and_closing_twice_is_one(errors: list[BaseException]) -> 
     recorder.close(Part(), "close")
     recorder.close(Part(), "close")
     assert _get_current_dispatch_mode_stack() == []
+
+
+def test_a_storage_in_the_place_of_one_that_has_left_it(errors: list[BaseException]) -> None:
+    recorder = DispatchRecorder(StackTable(), TagTable(), Guard(errors.append))
+    recorder.open(Part(), LiveObjects())
+
+    def alive() -> int:
+        allocations, frees = recorder.counts().get(-1, (0, 0))
+        return allocations - frees
+
+    before = alive()
+    memory = np.ones(1000)
+    moved = torch.from_numpy(memory)
+    moved.add_(1)
+    moved.share_memory_()  # nothing says that its storage has left, as when one is resized
+    other = torch.from_numpy(memory)
+    other.add_(1)
+    assert alive() == before + 1
+    moved.add_(1)
+    assert alive() == before + 2
+    recorder.close(Part(), "close")
+    assert errors == []
+
+
+def test_storages_that_share_memory_are_both_there(errors: list[BaseException]) -> None:
+    recorder = DispatchRecorder(StackTable(), TagTable(), Guard(errors.append))
+    recorder.open(Part(), LiveObjects())
+    tensor = torch.ones(1000)
+    other = torch.from_numpy(tensor.numpy()) + 0 * torch.from_numpy(tensor.numpy())
+    alone = torch.from_numpy(tensor.numpy())
+    alone.add_(1)
+    frees = recorder.counts()[-1][1]
+    del alone
+    recorder.drain(Part(), "step_end")
+    assert recorder.counts()[-1][1] == frees + 1
+    frees = recorder.counts()[-1][1]
+    del tensor
+    recorder.drain(Part(), "step_end")
+    assert recorder.counts()[-1][1] == frees + 1
+    assert other.numel() == 1000
+    recorder.close(Part(), "close")
+    assert errors == []

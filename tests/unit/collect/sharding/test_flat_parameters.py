@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -73,6 +75,36 @@ def test_every_block_has_its_category() -> None:
     assert sum(kept_bytes(run, "sharded_optimizer_state")) == 2 * MODEL // RANKS
     for absent in ("gathered_weight", "weight", "other"):
         assert kept_bytes(run, absent) == []
+
+
+def test_a_model_with_memory_from_before_it_was_observed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``no_sync()`` prepares the handles. Libraries are looked for at the first call of a module."""
+    monkeypatch.setattr(adapter.FlatParameters, "module", "imported_later")
+
+    def program(_: object) -> object:
+        model = FullyShardedDataParallel(
+            Net(),
+            auto_wrap_policy=ModuleWrapPolicy({Block}),
+            device_id=torch.device("cpu"),
+            use_orig_params=True,
+        )
+        optimizer = torch.optim.AdamW(model.parameters())
+        for is_last in (False, True, False, True):
+            with nullcontext() if is_last else model.no_sync():
+                monkeypatch.setitem(sys.modules, "imported_later", sys.modules[adapter.RUNTIME_MODULE])
+                model(torch.randint(0, 128, (4, 16))).float().square().mean().backward()
+            if is_last:
+                optimizer.step()
+                optimizer.zero_grad()
+        return model, optimizer
+
+    run = record_own(program)
+    assert [check for check in run.manifest.checks if not check.ok] == []
+    made = [block for block in run.of("other") if block.bytes in (BLOCK, ROOT)]
+    gathered = min(block.alloc_index for block in run.of("gathered_weight"))
+    assert [block for block in made if block.free_index is None or block.free_index > gathered] == []
+    assert set(sizes(run, "gathered_weight", 2)) == {BLOCK, ROOT}
+    assert kept_bytes(run, "other") == []
 
 
 def test_one_parameter_per_handle_is_a_shard() -> None:
