@@ -47,7 +47,7 @@ def test_buckets_are_communication() -> None:
         (WEIGHT_BYTES, "setup", 0, False),
         (WEIGHT_BYTES, "forward", 2, True),  # made anew in the order the gradients came
     ]
-    assert {b.module for b in buckets} == {"DistributedDataParallel"}
+    assert {b.module for b in buckets} == {"DistributedDataParallel"}  # the module around all of their gradients
     assert run.bytes_of("gradient") == WEIGHT_BYTES
     assert [b.bytes for b in run.of("other") if b.bytes > 64] == []
     assert run.manifest.collectives == "gloo"

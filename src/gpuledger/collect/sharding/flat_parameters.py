@@ -63,7 +63,9 @@ class FlatParameters(LibraryObserver):
         self._calls.mark(runtime._post_backward_reshard, gathers, self._see_gradient, place=1)
         self._calls.mark(runtime._reduce_grad, reduces, self._see_gradient, self._see_reduced, place=1)
         handles = [attributes_of(module).get("_handle") for module in self._context.registry.live_modules()]
-        self._context.resized([tensor for handle in handles if handle is not None for tensor in self._whole(handle)])
+        whole = [tensor for handle in handles if handle is not None for tensor in self._whole(handle)]
+        if whole:
+            self._context.resized(whole)
 
     def layouts(self) -> Iterator[FlatLayout]:
         """Yield the part of each flat parameter that this rank has to hold."""
