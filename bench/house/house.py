@@ -58,8 +58,8 @@ def write_summaries(checkout: Path, run: Path) -> None:
     subprocess.run([sys.executable, "-c", WRITE_SUMMARIES, str(run)], check=True, env=environment_of(checkout))
 
 
-def time_command(checkout: Path, arguments: list[str]) -> tuple[float, float]:
-    """Return the wall seconds and the processor seconds of one whole process.
+def time_command(checkout: Path, arguments: list[str]) -> tuple[float, float, float]:
+    """Return wall seconds, processor seconds and of these the user seconds of one whole process.
 
     Source: monotonic clock; the kernel's accounting of that child and of the children that it waited for (wait4).
     """
@@ -75,23 +75,28 @@ def time_command(checkout: Path, arguments: list[str]) -> tuple[float, float]:
         if child.returncode:
             errors.seek(0)
             raise SystemExit(f"{checkout}: {' '.join(arguments)}: status {child.returncode}\n{errors.read().decode()}")
-    return wall_s, usage.ru_utime + usage.ru_stime
+    return wall_s, usage.ru_utime + usage.ru_stime, usage.ru_utime
 
 
 def time_in_turn(checkouts: list[Path], arguments: list[str], repeats: int) -> list[dict[str, Any]]:
     """Return per checkout the medians and the worst of ``repeats`` rounds after one that warms up."""
     rounds = [[time_command(checkout, arguments) for checkout in checkouts] for _ in range(repeats + 1)][1:]
-    return [
-        {
-            "median_wall_s": round(statistics.median(wall_s for wall_s, _ in times), 3),
-            "worst_wall_s": round(max(wall_s for wall_s, _ in times), 3),
-            "median_processor_s": round(statistics.median(processor_s for _, processor_s in times), 3),
-            "least_processor_s": round(min(processor_s for _, processor_s in times), 3),
-            "all_processor_s": [round(processor_s, 3) for _, processor_s in times],
-            "all_wall_s": [round(wall_s, 3) for wall_s, _ in times],
-        }
-        for times in zip(*rounds, strict=True)
-    ]
+    return [_figures(*zip(*times, strict=True)) for times in zip(*rounds, strict=True)]
+
+
+def _figures(wall_s: tuple[float, ...], processor_s: tuple[float, ...], user_s: tuple[float, ...]) -> dict[str, Any]:
+    """Return the figures of the rounds of one checkout. User time depends least on what else the machine does."""
+    return {
+        "median_wall_s": round(statistics.median(wall_s), 3),
+        "worst_wall_s": round(max(wall_s), 3),
+        "median_processor_s": round(statistics.median(processor_s), 3),
+        "least_processor_s": round(min(processor_s), 3),
+        "median_user_s": round(statistics.median(user_s), 3),
+        "least_user_s": round(min(user_s), 3),
+        "all_processor_s": [round(value, 3) for value in processor_s],
+        "all_user_s": [round(value, 3) for value in user_s],
+        "all_wall_s": [round(value, 3) for value in wall_s],
+    }
 
 
 def describe_machine() -> dict[str, Any]:
@@ -142,8 +147,12 @@ def main() -> None:
                 before, after = time_in_turn(checkouts, arguments, asked.repeats)
                 figures[command] = {"before": before, "after": after}
                 for when, figure in figures[command].items():
-                    wall, processor = figure["median_wall_s"], figure["median_processor_s"]
-                    print(f"{name:28}{command:8}{when:8}{wall:8.2f} s wall {processor:8.2f} s processor")
+                    wall_s, processor_s = figure["median_wall_s"], figure["median_processor_s"]
+                    user_s = figure["median_user_s"]
+                    print(
+                        f"{name:28}{command:8}{when:8}{wall_s:8.2f} s wall {processor_s:8.2f} s processor"
+                        f"{user_s:8.2f} s user"
+                    )
             results["times"][name] = figures
     asked.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 

@@ -172,10 +172,13 @@ def _expected(rank: Rank, peak: Instant, there: set[str]) -> Counter[tuple[str, 
     Source: shape, type and placements of each parameter, and the sizes of its device mesh.
     """
     expected: Counter[tuple[str, str]] = Counter()
+    rows = rank.table("shards", _OF_SHARDS).to_pylist()
+    if not rows:
+        return expected
     device_idx = peak.device_idx
     paths, alone, later = module_paths(rank), len(device_indices(rank)) == 1, _made_after(rank, peak)
     has_state = not there.isdisjoint(("optimizer_state", "sharded_optimizer_state"))
-    for row in rank.table("shards", _OF_SHARDS).to_pylist():
+    for row in rows:
         device = row["device_idx"]
         is_here = device is None or device == device_idx or (alone and (device < 0) == (device_idx < 0))
         if not is_here or row["module_id"] in later:
