@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpuledger.analyze.memory.breakdown import break_down
-from gpuledger.analyze.memory.instant import Instant, module_paths
+from gpuledger.analyze.memory.instant import Instant, find_peak, module_paths
 from gpuledger.analyze.memory.lifetimes import device_indices, read_labels, read_numbers
-from gpuledger.analyze.overview.summary import Summary, summarize
+from gpuledger.analyze.memory.peaks import allocator_peaks
+from gpuledger.analyze.overview.summary import device_name
 from gpuledger.analyze.step.energy import break_down_energy
+from gpuledger.analyze.step.steps import step_times
 from gpuledger.analyze.step.times import break_down_time
 from gpuledger.model.run import PARTS, write_table
 from gpuledger.model.run_directory import rank_directories
@@ -34,7 +36,7 @@ AccountRow = tuple[int, str, str, int, int | None, float | None, float | None]
 _COLUMNS = {
     "blocks": (
         *("device_idx", "allocated_bytes", "requested_bytes", "alloc_index", "free_requested_index", "free_index"),
-        *("alloc_ns", "step", "phase", "module_id", "category", "pool_id"),
+        *("alloc_ns", "step", "phase", "module_id", "category"),
     ),
     "counters": ("device_idx", "peak_allocated_bytes", "peak_reserved_bytes"),
     "steps": ("step", "kind", "recorded", "start_ns", "end_ns", "paused_ns"),
@@ -105,10 +107,9 @@ def summary_tables(rank: Rank) -> dict[str, pa.Table]:
     devices: list[dict[str, Any]] = []
     rows: list[AccountRow] = []
     for device_idx in device_indices(rank):
-        summary = summarize(rank, device_idx)
-        energy = break_down_energy(rank, device_idx)
-        devices.append(_device_row(rank, summary, None if energy is None else energy.step_energy_j))
-        rows += _account_rows(rank, summary)
+        peak, energy = find_peak(rank, device_idx), break_down_energy(rank, device_idx)
+        devices.append(_device_row(rank, peak, None if energy is None else energy.step_energy_j))
+        rows += _account_rows(rank, peak)
     schema = TABLES[BREAKDOWN].arrow_schema()
     by_column = zip(*rows, strict=True) if rows else ([] for _ in schema)
     accounts = [pa.array(values, field.type) for values, field in zip(by_column, schema, strict=True)]
@@ -116,21 +117,21 @@ def summary_tables(rank: Rank) -> dict[str, pa.Table]:
     return {SUMMARY: summaries, BREAKDOWN: pa.table(accounts, schema=schema)}
 
 
-_OF_SUMMARY = (
-    *("device_idx", "device_name", "peak_allocated_bytes", "recorded_peak_allocated_bytes", "peak_reserved_bytes"),
-)
-"""Columns that are figures of the device's :class:`Summary`."""
+_PEAKS = ("peak_allocated_bytes", "recorded_peak_allocated_bytes", "peak_reserved_bytes")
+"""Columns that are those of the device's :class:`AllocatorPeaks`."""
 
 
-def _device_row(rank: Rank, summary: Summary, step_energy_j: float | None) -> dict[str, Any]:
-    instant = summary.instant
+def _device_row(rank: Rank, peak: Instant, step_energy_j: float | None) -> dict[str, Any]:
+    peaks = allocator_peaks(rank, peak.device_idx)
     return {
-        **{name: getattr(summary, name) for name in _OF_SUMMARY},
+        "device_idx": peak.device_idx,
+        "device_name": device_name(rank, peak.device_idx),
+        **{name: getattr(peaks, name) for name in _PEAKS},
         "coordinate": _coordinate(rank),
         "status": rank.manifest.status or "",
         "steps_seen": rank.manifest.steps_seen,
-        **{f"peak_{name}": getattr(instant, name) for name in ("step", "phase", "module")},
-        "step_time_ns": summary.step_time.median_ns,
+        **{f"peak_{name}": getattr(peak, name) for name in ("step", "phase", "module")},
+        "step_time_ns": step_times(rank).median_ns,
         "step_energy_j": step_energy_j,
     }
 
@@ -142,14 +143,13 @@ def _coordinate(rank: Rank) -> str:
     return ",".join([*places, "stage=" + "+".join(map(str, stages))] if stages else places)
 
 
-def _account_rows(rank: Rank, summary: Summary) -> Iterable[AccountRow]:
+def _account_rows(rank: Rank, peak: Instant) -> Iterable[AccountRow]:
     """Yield the rows of the device: bytes by category and module, then time and energy by module."""
-    device_idx = summary.device_idx
+    device_idx = peak.device_idx
     found = {
-        (one.category, one.module): one.bytes
-        for one in break_down(rank, summary.instant, by=("category", "module")).accounts
+        (one.category, one.module): one.bytes for one in break_down(rank, peak, by=("category", "module")).accounts
     }
-    expected = _expected(rank, summary.instant, {category for category, _ in found})
+    expected = _expected(rank, peak, {category for category, _ in found})
     for key in [*found, *(key for key in expected if key not in found)]:
         yield device_idx, *key, found.get(key, 0), expected.get(key), None, None
     times, energy = break_down_time(rank, device_idx), break_down_energy(rank, device_idx)

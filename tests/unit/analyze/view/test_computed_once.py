@@ -115,6 +115,7 @@ def test_a_summary_reads_no_table_twice(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(summaries, "read_labels", refuse)  # it has no shards, so nothing is expected of it
     summaries.summary_tables(rank)
     assert {name: count for name, count in reads.items() if count > 1 and name != "blocks"} == {}
+    assert "samples" not in reads  # the size of the GPU is not in it
     assert reads["blocks"] <= 2  # the line of the peak needs stacks, if what allocates there is not running
 
 
