@@ -22,6 +22,8 @@ _LARGEST = 1 << 62
 MOST_NAMED = 8
 """Number of ranks that a sentence names one by one."""
 MISSING = "n/a"
+DASH = "–"
+"""What stands in a table in place of an unknown value."""
 
 
 def format_bytes(value_bytes: float | None, decimals: int = 1) -> str:

@@ -65,8 +65,11 @@ def kept_advice(facts: PeakFacts, kept: KeptSteps, holder: Holder | None) -> tup
     what = "something" if holder is None else _described(holder)
     fewer = "or keep fewer" if facts.device_idx < 0 else "keep fewer, or move them to the CPU"
     if _has_scalars(facts, kept):
+        action = "keep loss.item() instead of loss"
+        if holder is not None and holder.content == _GRAPH:
+            action = f"keep numbers or detached tensors in {holder.shown_name}"
         return (
-            "keep loss.item() instead of loss",
+            action,
             "every step also keeps a scalar: if that is the loss, its autograd graph keeps these tensors; otherwise "
             f"detach() what you need, {fewer}{_MAY_END}",
         )

@@ -11,7 +11,7 @@ import click
 from gpuledger.cli.common import gpu_option, json_option, print_json, print_lines, print_notes
 from gpuledger.cli.ops.common import note_if_shipped, read_database_option
 from gpuledger.services.sums import open_workload
-from gpuledger.units import format_frac
+from gpuledger.units import DASH, format_frac
 
 if TYPE_CHECKING:
     from gpuledger.ops.predict.accuracy import Accuracy, Errors
@@ -82,10 +82,10 @@ def _lines(found: Accuracy) -> list[str]:
 
 
 def _row(one: Errors) -> tuple[str, ...]:
-    power = "-" if one.power_mean_frac is None else format_frac(one.power_mean_frac)
+    power = DASH if one.power_mean_frac is None else format_frac(one.power_mean_frac)
     shares = (one.mean_frac, one.median_frac, one.p90_frac, one.worst_frac, one.inside_frac)
     return (one.name, f"{one.count:,}", *map(format_frac, shares), power)
 
 
 def _signed(value_frac: float | None) -> str:
-    return "-" if value_frac is None else f"{value_frac * 100:+.1f} %"
+    return DASH if value_frac is None else f"{value_frac * 100:+.1f} %"

@@ -11,6 +11,7 @@ import click
 
 from gpuledger.cli.common import print_lines, print_notes
 from gpuledger.config import DEFAULT_DATABASE
+from gpuledger.units import DASH
 
 if TYPE_CHECKING:
     from gpuledger.report.base.terminal import TextColumn
@@ -146,7 +147,7 @@ def table_lines(columns: Sequence[TextColumn], rows: Sequence[Sequence[str]]) ->
     """Return a table's lines, without the columns in which no row has anything, such as energies of a processor."""
     from gpuledger.report.base.terminal import Terminal, TextTable
 
-    kept = [place for place, _ in enumerate(columns) if place == 0 or any(row[place] not in ("", "-") for row in rows)]
+    kept = [place for place, _ in enumerate(columns) if place == 0 or any(row[place] not in ("", DASH) for row in rows)]
     table = TextTable(
         tuple(columns[place] for place in kept), tuple(tuple(row[place] for place in kept) for row in rows)
     )

@@ -31,7 +31,7 @@ from gpuledger.cli.ops.measure import (
 )
 from gpuledger.errors import GpuLedgerError, UsageError
 from gpuledger.services.sums import open_workload
-from gpuledger.units import format_bytes, format_frac, format_joules, format_ns
+from gpuledger.units import DASH, format_bytes, format_frac, format_joules, format_ns
 
 if TYPE_CHECKING:
     from gpuledger.ops.totals.compare import Pair, SumErrors
@@ -164,10 +164,10 @@ def lines_of(pairs: Sequence[Pair]) -> list[str]:
             format_ns(pair.sum.step_ns),
             format_ns(pair.whole.time_ns.median),
             format_frac(pair.time_frac),
-            "-" if pair.sum.energy_j is None else format_joules(pair.sum.energy_j),
-            "-" if pair.whole.energy_j is None else format_joules(pair.whole.energy_j.median),
+            DASH if pair.sum.energy_j is None else format_joules(pair.sum.energy_j),
+            DASH if pair.whole.energy_j is None else format_joules(pair.whole.energy_j.median),
             *(
-                "-" if frac is None else format_frac(frac)
+                DASH if frac is None else format_frac(frac)
                 for frac in (pair.energy_frac, pair.busy_time_frac, pair.busy_energy_frac)
             ),
             format_frac(pair.sum.calls_frac),

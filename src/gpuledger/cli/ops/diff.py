@@ -9,7 +9,7 @@ import click
 
 from gpuledger.cli.common import json_option, print_json, print_lines, rows_option
 from gpuledger.cli.ops.common import print_remarks
-from gpuledger.units import counted
+from gpuledger.units import DASH, counted
 
 if TYPE_CHECKING:
     from gpuledger.ops.database.database_diff import DatabaseDiff, OperatorChange
@@ -74,7 +74,7 @@ def _cells(change: OperatorChange) -> tuple[str, ...]:
     return (
         *(f"{time_ns / 1e3:,.2f} µs" for time_ns in times),
         f"{change.time_ratio:.3f}",
-        "-" if ratio is None else f"{ratio:.3f}",
+        DASH if ratio is None else f"{ratio:.3f}",
         "*" if change.certain else "",
         change.key.text,
     )

@@ -11,7 +11,7 @@ import click
 from gpuledger.cli.common import json_option, print_json, print_lines, rows_option
 from gpuledger.cli.ops.common import print_remarks, workload_argument
 from gpuledger.services.sums import open_workload
-from gpuledger.units import counted
+from gpuledger.units import DASH, counted
 
 if TYPE_CHECKING:
     from gpuledger.ops.workloads.workload import Layer, Use, Workload
@@ -73,7 +73,7 @@ def _by_operator(workload: Workload, rows: int) -> tuple[TextTable, int]:
         (
             f"{use.count:,}",
             use.key.text + _flags_text(use),
-            "-" if use.reuse_bytes is None else format_bytes(int(use.reuse_bytes)),
+            DASH if use.reuse_bytes is None else format_bytes(int(use.reuse_bytes)),
             _modules_text(use.modules),
         )
         for use in uses[:rows]
@@ -133,7 +133,7 @@ def _parameters(layer: Layer) -> int:
 
 def _inside(layer: Layer, operators: dict[str, str]) -> str:
     words = [f"{count} × {operators[digest]}" if count > 1 else operators[digest] for digest, count in layer.uses]
-    return ", ".join(words) or "-"
+    return ", ".join(words) or DASH
 
 
 def _document(workload: Workload, by: str) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ from gpuledger.cli.ops.common import (
 from gpuledger.cli.ops.predict_modules import is_run, module_lines, print_run_modules
 from gpuledger.errors import UsageError
 from gpuledger.services.sums import BATCH, capture_named, is_workload, open_workload
-from gpuledger.units import counted, format_frac, format_joules, format_ns
+from gpuledger.units import DASH, counted, format_frac, format_joules, format_ns
 
 if TYPE_CHECKING:
     from gpuledger.ops.predict.forecast import Forecast
@@ -166,7 +166,7 @@ def _lines(card: str, found: Sequence[tuple[int | str | None, Forecast]]) -> lis
             format_ns(one.total.gpu_ns if is_eager else one.total.step_ns),
             _range(one.low_ns, one.high_ns, format_ns),
             *(_eager_cells(one) if is_eager else ()),
-            "-" if one.total.energy_j is None else format_joules(one.total.energy_j),
+            DASH if one.total.energy_j is None else format_joules(one.total.energy_j),
             _range(one.low_j, one.high_j, format_joules),
             format_frac(one.total.time_frac),
         )
@@ -184,7 +184,7 @@ def _range(low: float | None, high: float | None, written: Callable[[float], str
 def _eager_cells(one: Forecast) -> tuple[str, str]:
     """Return CPU time and eager step; with ``>`` if only the launches are known, because both are longer."""
     if one.host is None:
-        return "-", "-"
+        return DASH, DASH
     least = "> " if one.host_source == "launches" else ""
     return f"{least}{format_ns(one.host.time_ns)}", f"{least}{format_ns(one.total.step_ns)}"
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gpuledger.cli.common import print_json, print_lines
 from gpuledger.cli.ops.common import table_lines
 from gpuledger.model.run_directory import MANIFEST, SUFFIX
-from gpuledger.units import format_frac, format_joules, format_ns
+from gpuledger.units import DASH, format_frac, format_joules, format_ns
 
 if TYPE_CHECKING:
     from gpuledger.ops.predict.modules import ModuleCost
@@ -47,9 +47,9 @@ def module_lines(modules: Sequence[ModuleCost]) -> list[str]:
     rows = [
         (
             one.module,
-            "-" if one.recorded_ns is None else format_ns(one.recorded_ns),
+            DASH if one.recorded_ns is None else format_ns(one.recorded_ns),
             format_ns(one.time_ns),
-            "-" if one.energy_j is None else format_joules(one.energy_j),
+            DASH if one.energy_j is None else format_joules(one.energy_j),
         )
         for one in modules
     ]

@@ -29,7 +29,7 @@ from gpuledger.cli.ops.measure import (
 )
 from gpuledger.config import DEFAULT_DATABASE
 from gpuledger.errors import BudgetExceededError, UsageError
-from gpuledger.units import counted, format_frac, format_joules, format_ns
+from gpuledger.units import DASH, counted, format_frac, format_joules, format_ns
 
 if TYPE_CHECKING:
     from gpuledger.ops.totals.sum import Sum
@@ -218,8 +218,8 @@ def _type_lines(types: Sequence[TypeTotal]) -> list[str]:
             kind.operator,
             f"{kind.count:,}",
             f"{kind.distinct:,}",
-            "-" if kind.time_ns is None else format_ns(kind.time_ns, kind.time_half_ns),
-            "-" if kind.energy_j is None else format_joules(kind.energy_j, kind.energy_half_j),
+            DASH if kind.time_ns is None else format_ns(kind.time_ns, kind.time_half_ns),
+            DASH if kind.energy_j is None else format_joules(kind.energy_j, kind.energy_half_j),
             f"{kind.unknown:,}" if kind.unknown else "",
         )
         for kind in types

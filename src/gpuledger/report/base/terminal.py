@@ -12,13 +12,15 @@ from typing import NewType, TextIO
 from rich.cells import cell_len
 from rich.color import Color, ColorSystem
 
+from gpuledger.units import DASH
+
 COMFORTABLE_CELLS = 28
 """A text is shortened to this width before a column is left out."""
 SMALLEST_CELLS = 14
 """Least width of a text, enough for ``… 12,345 more``."""
 SMALLEST_BAR_CELLS = 8
 BAR_CELLS = 24
-MISSING = "–"
+MISSING = DASH
 """What stands in place of an unknown value."""
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 ASCII_FOR = str.maketrans({"–": "-", "…": "...", "·": "-", "×": "x", "µ": "u", "—": "-", "→": "->", "°": " "})

@@ -213,6 +213,7 @@ def test_the_advice_suits_what_is_kept(body: Body, module: str, action: str, tmp
     [
         (outputs_with_their_graphs, "in trainer.kept", "trainer.kept (list, attribute of Trainer) keeps"),
         (copies_of_outputs, "in trainer.kept", "trainer.kept (list, attribute of Trainer) keeps"),
+        (losses_whose_graphs_keep_all, "in trainer.kept", "every step also keeps a scalar"),
         (a_sum_whose_graph_keeps_all, "for the autograd graph of trainer.kept", "trainer.kept (tensor, attribute of"),
     ],
 )
@@ -222,6 +223,8 @@ def test_the_object_that_keeps_them_is_named(body: Body, place: str, holder: str
     assert f" more {place}, the largest part" in found.title
     assert holder in found.advice
     assert ("detach() trainer.kept" in found.action) is (body is a_sum_whose_graph_keeps_all)
+    of_losses = "keep numbers or detached tensors in trainer.kept"
+    assert (found.action == of_losses) is (body is losses_whose_graphs_keep_all)
 
 
 @pytest.mark.parametrize("body", HEALTHY, ids=lambda body: body.__name__.removeprefix("_"))

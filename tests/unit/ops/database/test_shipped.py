@@ -111,6 +111,17 @@ def test_every_command_that_uses_them_says_so(command: tuple[str, ...], few: Pat
     assert shipped.SHIPPED_NOTE not in named.stderr
 
 
+def test_an_unknown_value_of_a_table_is_a_dash_as_in_other_tables(few: Path) -> None:
+    key, other = (
+        OperatorKey(f"aten.{name}.default", ({"shape": [4], "dtype": "float32"},)) for name in ("relu", "abs")
+    )
+    uses = (Use(key, 2, reuse_bytes=4096), Use(other, 1))
+    Workload("a", "inference", uses, (), {}).write(few / "a.json")
+    known, unknown = (line.split() for line in run("list", "a.json").stdout.splitlines()[1:])
+    assert known[2:4] == ["4.0", "KiB"]
+    assert unknown[2] == "–"
+
+
 def test_a_prediction_needs_no_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_workload(tmp_path)
