@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.tensor_observations import TensorObservations
-from gpuledger.collect.inputs.caches import Caches
+from gpuledger.collect.inputs.caches import MOST_SEARCHES, Caches
 from gpuledger.model.accounts import Identity
 from gpuledger.model.journal.journal import Part
 
@@ -33,13 +33,16 @@ class Decoder(nn.Module):
         return self.norm(x) * self.mask
 
 
-def written(*, gradients: bool = False) -> set[str]:
-    """Return which tensors a call of a decoder was seen to write."""
+def written(*, gradients: bool = False, calls_before: int = 0) -> set[str]:
+    """Return which tensors a call of a decoder was seen to write, after others that wrote nothing."""
     registry, model, state = ModuleRegistry(), Decoder(), torch.zeros(8)
     registry.register(model)
     observed = TensorObservations(registry, lambda _: {-1: (0, 0)}, lambda tensor: (-1, tensor.data_ptr()))
     caches, part, x = Caches(observed), Part(), torch.ones(2, 8)
     with torch.set_grad_enabled(gradients):
+        for _ in range(calls_before):
+            caches.call_began(0, (), {})
+            caches.call_ended(0, None)
         caches.call_began(0, (x, state), {})
         caches.call_ended(0, model(x, state))
     observed.drain(part)
@@ -53,6 +56,11 @@ def written(*, gradients: bool = False) -> set[str]:
 def test_a_call_writes_arguments_buffers_and_attributes() -> None:
     """Those of batch normalization are statistics, and the others are read only."""
     assert written() == {"keys", "values", "state"}
+
+
+def test_modules_are_searched_before_the_first_calls_only() -> None:
+    assert written(calls_before=MOST_SEARCHES - 1) == {"keys", "values", "state"}
+    assert written(calls_before=MOST_SEARCHES) == {"state"}
 
 
 def test_a_call_with_gradients_has_no_caches() -> None:
