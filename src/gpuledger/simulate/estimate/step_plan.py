@@ -38,6 +38,11 @@ _REPLACED = 0.25
 Above it, the two steps had inputs of other sizes.
 """
 
+SLOW_LOADER = (
+    "A DataLoader takes long, so few of its batches were read ahead. On a faster machine, the estimate can have larger "
+    "batches."
+)
+
 
 class StepPlan:
     """Decides after which step a program ends.
@@ -81,6 +86,8 @@ class StepPlan:
         """Whether the last calls have each kept more."""
         self._last_large: int | None = None
         """The step of the last of the loader's largest batches, once they follow."""
+        self._was_slow = False
+        """Whether fewer batches of a loader were read ahead because they took long."""
 
     @property
     def grows(self) -> bool:
@@ -162,7 +169,8 @@ class StepPlan:
         if not self.has_ended:
             return []
         growing = [] if self.growth is None else describe_growth(self._device, self.growth, longer)
-        return [*growing, *self._waiting.describe(self._device.steps)]
+        slow = [SLOW_LOADER] if self._was_slow else []
+        return [*growing, *slow, *self._waiting.describe(self._device.steps)]
 
     @property
     def _may_reserve_more(self) -> bool:
@@ -238,3 +246,4 @@ class StepPlan:
 
     def _gave(self, batches: BatchesAhead) -> None:
         self._current = batches
+        self._was_slow |= batches.was_slow

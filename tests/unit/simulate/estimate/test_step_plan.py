@@ -17,7 +17,7 @@ from gpuledger.analyze.allocator.allocator import CachingAllocator
 from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.steps.step_counter import StepCounter
 from gpuledger.simulate.catalogue import find_card
-from gpuledger.simulate.estimate.step_plan import MOST_CALLS, MOST_STEPS, StepPlan
+from gpuledger.simulate.estimate.step_plan import MOST_CALLS, MOST_STEPS, SLOW_LOADER, StepPlan
 from gpuledger.simulate.gpu.card import in_place
 from gpuledger.simulate.gpu.device import SimulatedDevice
 from gpuledger.simulate.gpu.patches import Patches
@@ -278,19 +278,26 @@ class Rest:
 
 
 @pytest.mark.parametrize(
-    ("lengths", "slow_s", "read"),
-    [([4] * 30, -1.0, 24), ([4] * 30, 60.0, 60), ([4, *[5] * 29], -1.0, 60)],
-    ids=["alike", "alike and fast", "different"],
+    ("lengths", "least_bytes", "patience_s", "read"),
+    [
+        ([4] * 30, 16, 60.0, 24),
+        ([4] * 30, 17, 60.0, 60),
+        ([4] * 30, 17, -1.0, 3),
+        ([4, *[5] * 29], 16, 60.0, 60),
+    ],
+    ids=["alike", "alike and small", "alike and slow", "different"],
 )
 def test_batches_that_are_alike_are_read_once_in_the_rest(
     lengths: list[int],
-    slow_s: float,
+    least_bytes: int,
+    patience_s: float,
     read: int,
     device: SimulatedDevice,
     patches: Patches,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("gpuledger.simulate.estimate.steps.batches_ahead._SLOW_S", slow_s)
+    monkeypatch.setattr("gpuledger.simulate.estimate.steps.batches_ahead._ALIKE_BYTES", least_bytes)
+    monkeypatch.setattr("gpuledger.simulate.estimate.steps.batches_ahead._PATIENCE_S", patience_s)
     plan, rest = StepPlan(None, device), Rest()
     plan.install(patches, rest)  # type: ignore[arg-type]
     lines = Lines(lengths)
@@ -303,6 +310,40 @@ def test_batches_that_are_alike_are_read_once_in_the_rest(
     assert 1 + len(list(batches)) == 30
     assert len(list(loader)) == 30
     assert len(got) == read
+
+
+class Clock:
+    """A clock on which each reading of a batch takes the given time."""
+
+    def __init__(self, batch_s: float) -> None:
+        self.batch_s, self.asked = batch_s, 0
+
+    def monotonic(self) -> float:
+        self.asked += 1
+        return self.batch_s * (self.asked // 2)
+
+
+@pytest.mark.parametrize(
+    ("batch_s", "largest_of", "is_said"),
+    [(0.0001, (1, 76), False), (0.2, (1, 76), False), (100.0, None, True)],
+    ids=["fast", "slow machine", "slow loader"],
+)
+def test_the_batches_that_are_read_ahead_do_not_depend_on_the_speed_of_the_machine(
+    batch_s: float,
+    largest_of: tuple[int, int] | None,
+    is_said: bool,
+    device: SimulatedDevice,
+    patches: Patches,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Only a loader that takes very long has fewer of them, and a note says so."""
+    monkeypatch.setattr("gpuledger.simulate.estimate.steps.batches_ahead.time", Clock(batch_s))
+    plan = StepPlan(None, device)
+    plan.install(patches)
+    lengths = [10, *[20, 10] * 40, 95, *[10] * 18]
+    assert len(sizes_given(plan, device, DataLoader(Lines(lengths), batch_size=1))) == MOST_STEPS + bool(largest_of)
+    assert plan.largest_of == largest_of
+    assert (SLOW_LOADER in plan.describe()) == is_said
 
 
 def test_an_error_of_a_later_batch_is_raised_when_the_program_gets_there(

@@ -17,16 +17,21 @@ from gpuledger.simulate.rest.rest import QuietLoader, RestOfProgram
 
 _CHANGED = 1.005
 """Ratio of two batches' sizes above which they differ."""
-_AHEAD_BATCHES, _AHEAD_S, _AHEAD_BYTES = 24, 1.0, 512 << 20
-"""Limits of batches that are read ahead: number, seconds and bytes."""
-_MORE_BATCHES, _MORE_S = 10_000, 10.0
-"""The first two of these limits if the first batches differ in size."""
+_AHEAD_BATCHES, _AHEAD_BYTES = 24, 512 << 20
+"""Limits of batches that are read ahead: number and bytes."""
+_MORE_BATCHES = 2_000
+"""The first of these limits if the first batches differ in size."""
+_PATIENCE_S = 30.0
+"""Time on the clock that a data loader may take for batches that are read ahead.
+
+Nearly all loaders reach the other limits first, so that an estimate does not depend on the speed of the machine.
+"""
 _LARGEST_BATCHES, _LARGE = 8, 0.9
 """Later batches of a data loader that follow the first ones: at most that many, at least so large as a share of the
 largest one. Batches that are nearly as large as the largest one leave the gaps into which others do not fit.
 """
-_ALIKE_BATCHES, _SLOW_S = 3, 0.05
-"""If these first batches of a data loader are alike, and take this CPU time each, one is given again in the rest."""
+_ALIKE_BATCHES, _ALIKE_BYTES = 3, 1 << 20
+"""If these first batches of a data loader are alike, and have this size, one is given again in the rest."""
 
 
 class Batches:
@@ -38,11 +43,16 @@ class Batches:
         self._read = 0
         self._read_s = 0.0
 
+    @property
+    def are_slow(self) -> bool:
+        """Return whether the batches took so long that no others are read ahead."""
+        return self._read_s > _PATIENCE_S
+
     def read(self, batches: Iterator[Any]) -> Any:
         """Return the next batch, and note what it is like."""
-        before_s = time.thread_time()
+        before_s = time.monotonic()
         self._last = next(batches)
-        self._read_s += time.thread_time() - before_s
+        self._read_s += time.monotonic() - before_s
         self._read += 1
         tensors = list(tensors_in(self._last))
         is_real = bool(tensors) and not any(isinstance(tensor, FakeTensor) for tensor in tensors)
@@ -50,9 +60,14 @@ class Batches:
         return self._last
 
     def again(self) -> Any:
-        """Return a batch for another one; None if the others can differ, or are read fast."""
+        """Return a batch for another one; None if the others can differ, or are small and so read fast."""
         is_alike = self._read >= _ALIKE_BATCHES and len(self._kinds) == 1 and None not in self._kinds
-        return self._last if is_alike and self._read_s > _SLOW_S * self._read else None
+        return self._last if is_alike and (self.are_slow or size_of(self._last) >= _ALIKE_BYTES) else None
+
+
+def size_of(batch: Any) -> int:
+    """Return the bytes of a batch's tensors."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors_in(batch))
 
 
 def count_of(loader: Any) -> int | None:
@@ -92,6 +107,8 @@ class BatchesAhead:
         self._smallest = math.inf
         self.is_of_largest = False
         """Whether only the largest of its batches are left."""
+        self.was_slow = False
+        """Whether fewer batches were read ahead because they took long."""
 
     @property
     def has_larger(self) -> bool:
@@ -157,24 +174,26 @@ class BatchesAhead:
         elif self._read_count == self._count:
             raise StopIteration
         self._read_count += 1
-        return batch, sum(tensor.numel() * tensor.element_size() for tensor in tensors_in(batch))
+        return batch, size_of(batch)
 
     def _read_ahead(self) -> None:
         """Read batches until a limit: the first ones, and the others if these differ in size."""
-        begun_s = time.monotonic()
-        if self._reads_until(_AHEAD_BATCHES, begun_s + _AHEAD_S):
+        if self._reads_until(_AHEAD_BATCHES):
             sizes = {size for _, size in self._ahead}
             if len(sizes) > 1 and (self._rest is None or not self._rest.began):
-                self._reads_until(_MORE_BATCHES, begun_s + _MORE_S)
+                self._reads_until(_MORE_BATCHES)
         self.knows = len(self._ahead) > 1 and not self._are_unsized
 
-    def _reads_until(self, count: int, deadline_s: float) -> bool:
+    def _reads_until(self, count: int) -> bool:
         """Read batches until a number of them, and return whether there may be more.
 
         A batch that is on the GPU is not kept: it would change the estimate.
         """
         total_bytes = sum(size for _, size in self._ahead)
-        while len(self._ahead) < count and total_bytes < _AHEAD_BYTES and time.monotonic() < deadline_s:
+        while len(self._ahead) < count and total_bytes < _AHEAD_BYTES:
+            if self._known.are_slow:
+                self.was_slow = True
+                return False
             try:
                 self._ahead.append(self._read())
             except StopIteration:
