@@ -6,11 +6,11 @@ from collections.abc import Collection
 
 EXPECTED, LEAST, LARGEST = "expected", "least", "largest"
 ASSUMPTIONS = (EXPECTED, LEAST, LARGEST)
-"""Uniform routing and half of a mask; the same experts for all and nothing of a mask; the same and all of a mask."""
+"""Nearly uniform routing and half of a mask; the same experts for all and nothing of a mask, or all of it."""
 
 INDICES, MASKS, LOOPS = "indices", "masks", "loops"
 _TEXTS = {
-    INDICES: ("uniform indices (topk, sort, argmax or multinomial)", "equal indices"),
+    INDICES: ("nearly uniform indices (topk, sort, argmax or multinomial)", "equal indices"),
     MASKS: ("half of each mask", "the least to all of each mask"),
     LOOPS: ("10 iterations of loops that these values end", "1 to 100 iterations"),
 }

@@ -39,7 +39,7 @@ def _assume_best(values: Values, args: Any, result: Any) -> None:
 
 
 def _assume_draw(values: Values, args: Any, result: Any) -> None:
-    values.assume(result, values.choice(result.shape, args[0].shape[-1]))
+    values.assume(result, values.choice(result.shape, args[0].shape[-1], related=False))
 
 
 _UNIFORM = "_gpuledger_uniform"

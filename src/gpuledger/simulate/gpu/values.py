@@ -3,7 +3,8 @@
 Most tensors have a shape and no data. A small tensor that the program makes from real data (ids, lengths, masks, random
 numbers) also has its values, computed on the CPU: one copy per storage, so that views and in-place operators work.
 Where a result depends on values that are not computed, such as the experts that a router selects, values are assumed:
-uniform routing, and half of a mask. ``simulate/assumptions.py`` lists the alternatives for the interval of an estimate.
+nearly uniform routing, and half of a mask. ``simulate/assumptions.py`` lists the alternatives for the interval of an
+estimate.
 """
 
 from __future__ import annotations
@@ -30,6 +31,12 @@ MOST_NUMBERS, MOST_FLOATS = 1 << 22, 1 << 18
 MOST_BYTES = 512 << 20
 """Limit of all values together."""
 
+_SPREAD = 0.1
+"""Standard deviation of the shares of options that are chosen by values, such as experts, relative to their mean.
+
+The entries of a batch are related, so their choices vary more from batch to batch than independent ones. With this
+spread, a capacity of 1.25 times the mean is rarely exceeded.
+"""
 _DEVIATIONS = 4
 """Standard deviations between the expected and the largest number of random entries of a mask."""
 _RANDOM = torch.Tag.nondeterministic_seeded
@@ -307,12 +314,25 @@ class Values:
             return torch.rand(mask.shape, generator=self._generator) < 0.5
         return torch.full((), self.assumption == LARGEST)
 
-    def choice(self, shape: Any, options: int) -> torch.Tensor:
-        """Return indices below ``options``: uniform, or the same for all."""
+    def choice(self, shape: Any, options: int, *, related: bool = True) -> torch.Tensor:
+        """Return indices below ``options``: random ones, or the same for all.
+
+        Args:
+            shape: Of the indices.
+            options: Their number.
+            related: Whether the shares of the options vary, because the values that choose them are related.
+        """
         self.kinds.add(INDICES)
         if self.assumption != EXPECTED or options < 1:
             return torch.zeros((), dtype=torch.int64)
-        return torch.randint(options, tuple(shape), generator=self._generator)
+        if not related or options > math.prod(shape):
+            return torch.randint(options, tuple(shape), generator=self._generator)
+        ends = self._shares(options).cumsum(0)
+        return torch.bucketize(torch.rand(tuple(shape), generator=self._generator) * ends[-1], ends[:-1])
+
+    def _shares(self, options: int) -> torch.Tensor:
+        """Return the shares of options, relative to their mean. They differ from call to call."""
+        return (1 + _SPREAD * torch.randn(options, generator=self._generator)).clamp(min=_SPREAD)
 
     def order(self, shape: Any, dim: int, count: int) -> torch.Tensor:
         """Return the indices of the ``count`` largest of random numbers along a dimension."""
@@ -321,7 +341,13 @@ class Values:
             sizes = [1] * len(shape)
             sizes[dim] = count
             return torch.arange(count).view(sizes)
-        return torch.rand(tuple(shape), generator=self._generator).topk(count, dim).indices
+        keys = torch.rand(tuple(shape), generator=self._generator)
+        options = shape[dim]
+        if count < options <= keys.numel() // options:
+            sizes = [1] * len(shape)
+            sizes[dim] = options
+            keys = keys ** (1 / self._shares(options)).view(sizes)  # the largest of these have the shares
+        return keys.topk(count, dim).indices
 
     @contextlib.contextmanager
     def _own_numbers(self) -> Iterator[None]:

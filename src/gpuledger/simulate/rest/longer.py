@@ -45,6 +45,10 @@ class SteadyGrowth(Protocol):
 class GrowthSeen(Protocol):
     """Finds out whether each of several iterations leaves more allocated than the one before."""
 
+    @property
+    def needs_more(self) -> bool:
+        """Return whether more iterations are needed to know."""
+
     def see(self, step: int) -> None:
         """Note what is allocated after an iteration."""
 
@@ -69,6 +73,10 @@ class GrowingLoops:
     def iterations(self, loop: int) -> int:
         """Return how many iterations of a loop have ended since it was looked at."""
         return self._ended.get(loop, 0)
+
+    def needs_more(self, loop: int) -> bool:
+        """Return whether the last iterations of a loop have each kept memory, and more are needed to be certain."""
+        return loop in self._watches and self._watches[loop].needs_more
 
     def iterated(self, loop: int, place: Callable[[], str]) -> SteadyGrowth | None:
         """Return what each iteration keeps, at the end of one, when that is first known. ``place`` is called once."""

@@ -202,9 +202,9 @@ class RestOfProgram:
 
         The innermost loop around the last step that was needed ends at once, and other such loops after one iteration.
         The loops around them, such as those over epochs and stages, have a few more. Each has one more for its periodic
-        work, and some for what it does later. A loop with few iterations left goes on as long as each keeps so much
-        that the others may exceed the peak. Loops of other threads do not end early: the main thread may wait for what
-        they do.
+        work, and some for what it does later. If each iteration keeps so much that the others may exceed the peak, a
+        loop goes on until that is certain, and one with few iterations left until its end. Loops of other threads do
+        not end early: the main thread may wait for what they do.
         """
         if not _is_main():
             return False
@@ -248,15 +248,19 @@ class RestOfProgram:
         return True
 
     def _may_exceed(self, loop: int, kept_before: int | None) -> bool:
-        """Return whether the few iterations that are left exceed the peak if each keeps as much as the last one.
+        """Return whether the iterations that are left may exceed the peak if each keeps as much as the last one.
 
-        If all steps keep the same, the memory of those that are not simulated is known.
+        If all steps or iterations keep the same, the memory of those that are not simulated is known. Many that are
+        left only count until that is certain.
         """
         left, counters = self.lengths.iterations_left(loop), self._device.counters
-        if kept_before is None or left is None or left >= _FEW_ITERATIONS or self.longer.knows:
+        if kept_before is None or left is None or self.longer.knows:
             return False
         grown_bytes = counters.allocated_bytes - kept_before
-        return counters.allocated_bytes + (left + 1) * grown_bytes > counters.peak_allocated_bytes * _MORE
+        if left < _FEW_ITERATIONS:
+            return counters.allocated_bytes + (left + 1) * grown_bytes > counters.peak_allocated_bytes * _MORE
+        is_unclear = self.growing is not None and self.growing.needs_more(loop)
+        return is_unclear and left * grown_bytes > counters.peak_allocated_bytes * (_MORE - 1)
 
     def _gives(self, loop: int) -> bool:
         """Return whether a loop that would end has another iteration for periodic or later work."""

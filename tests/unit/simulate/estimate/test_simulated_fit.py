@@ -548,7 +548,7 @@ def test_the_bounds_of_assumed_values_are_in_order(sizes: tuple[int | None, int]
             "half of each mask and 10 iterations of loops that these values end",
             "the least to all of each mask and 1 to 100 iterations",
         ),
-        ([INDICES], "uniform indices (topk, sort, argmax or multinomial)", "equal indices"),
+        ([INDICES], "nearly uniform indices (topk, sort, argmax or multinomial)", "equal indices"),
     ],
 )
 def test_only_what_was_assumed_is_named(kinds: list[str], expected: str, others: str) -> None:

@@ -166,6 +166,20 @@ def test_the_memory_that_each_epoch_keeps_is_in_the_estimate(tmp_path: Path, loo
     assert "more iterations follows from this growth." in said
 
 
+def test_what_each_epoch_keeps_is_added_to_a_peak_that_is_much_larger(tmp_path: Path) -> None:
+    """An epoch that adds little to the peak looks like one that adds nothing, until that is looked into."""
+    loops = """
+    for epoch in range(100):
+        for number in range(20):
+            torch.zeros(1 << 28, device="cuda")
+            step()
+        history.append(torch.zeros(4 << 18, device="cuda"))
+    """
+    found = of(tmp_path, loops)
+    assert found.peak_allocated_bytes == pytest.approx((1024 + 100 * 4) * MIB, rel=0.01)
+    assert found.steps < 60
+
+
 def test_the_number_of_epochs_that_fit_is_told(tmp_path: Path) -> None:
     loops = """
     for epoch in range(100):
