@@ -17,7 +17,7 @@ import torch
 
 from gpuledger.simulate.gpu.patches import Patches
 
-_KEY = "AutocastCPU"
+_KEY, _CUDA_KEY = "AutocastCPU", "AutocastCUDA"
 
 IN_FLOAT32 = (
     "__pow__.Scalar", "__rpow__.Scalar", "acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log2",
@@ -69,17 +69,22 @@ def install_autocast(patches: Patches) -> Callable[[], None]:
 def _register(library: Any, name: str, make: Callable[[Any, str], Any]) -> None:
     packet, _, overload = name.partition(".")
     operator = getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
-    if operator is not None:
+    if operator is not None and is_cast_by_cuda(name):
         library.impl(name, make(operator, name), allow_override=True)
+
+
+def is_cast_by_cuda(name: str) -> bool:
+    """Return whether this version of torch casts an operator that is in a list. Versions before 2.13 cast fewer."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", _CUDA_KEY)
 
 
 def _left_alone_by_cuda() -> list[str]:
     """Return the operators that only the CPU's autocast casts."""
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     names = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::")]
-    only = [name for name in names if has_kernel(name, _KEY) and not has_kernel(name, "AutocastCUDA")]
-    ours = {f"aten::{name}" for name in (*IN_FLOAT32, *WITH_DTYPE, *IN_HALF, *WIDEST)}
-    return [name.removeprefix("aten::") for name in only if name not in ours]
+    return [
+        name.removeprefix("aten::") for name in names if has_kernel(name, _KEY) and not has_kernel(name, _CUDA_KEY)
+    ]
 
 
 def _eligible(value: Any) -> bool:

@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional as F
 from torch.nn.attention import flex_attention
 
-from gpuledger.simulate.gpu.autocast import without_autocast
+from gpuledger.simulate.gpu.autocast import is_cast_by_cuda, without_autocast
 from gpuledger.simulate.gpu.device import SimulatedDevice
 from gpuledger.simulate.gpu.functions import SimulatedFunctions, cast_for_autocast
 from gpuledger.simulate.gpu.patches import Patches
@@ -326,10 +326,11 @@ def patch_norms(patches: Patches, functions: SimulatedFunctions) -> None:
     plain = torch.rms_norm
     if not hasattr(torch.ops.aten, "_fused_rms_norm"):
         return  # torch before 2.9 has no fused kernel on CUDA either
+    is_cast = is_cast_by_cuda("rms_norm")
 
     def rms_norm(input: Any, normalized_shape: Any, weight: Any = None, eps: float | None = None) -> Any:  # noqa: A002
         is_known = functions.on_card(input) and (weight is None or functions.on_card(weight))
-        (data,) = _for_autocast(input) if is_known else (input,)
+        (data,) = _for_autocast(input) if is_known and is_cast else (input,)
         if not is_known or (weight is not None and weight.dtype != data.dtype):
             return plain(input, normalized_shape, weight, eps)
         return _FusedNorm.apply(data, weight, len(normalized_shape))  # type: ignore[no-untyped-call]

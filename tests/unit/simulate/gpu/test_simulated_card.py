@@ -160,6 +160,21 @@ def test_autocast_has_the_lists_of_cuda(device: SimulatedDevice, dtype: torch.dt
     assert layer(data).dtype == torch.float32
 
 
+def test_autocast_leaves_alone_what_an_older_torch_does_not_cast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch 2.11 has no rms_norm in the list of CUDA, so a tensor in half precision is normalized as it is."""
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    monkeypatch.setattr(
+        torch._C,
+        "_dispatch_has_kernel_for_dispatch_key",
+        lambda name, key: has_kernel(name, key) and (name, key) != ("aten::rms_norm", "AutocastCUDA"),
+    )
+    with in_place(SimulatedDevice(find_card("h200"), CachingAllocator()), SAID.append):
+        data = torch.ones(4, 8, device="cuda", dtype=torch.bfloat16)
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            assert nn.functional.rms_norm(data, (8,), torch.ones(8, device="cuda").bfloat16()).dtype == torch.bfloat16
+            assert nn.functional.layer_norm(data, (8,)).dtype == torch.float32
+
+
 def test_a_mixed_precision_step_with_everything(device: SimulatedDevice) -> None:
     first = nn.Linear(32, 64)
     model = nn.Sequential(first, nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, 32)).to("cuda")
