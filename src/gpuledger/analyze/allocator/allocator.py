@@ -67,7 +67,8 @@ class CachingAllocator:
         Raises:
             OutOfMemoryError: the GPU has no room for it.
         """
-        self.finish_streams()
+        if self._awaiting:
+            self.finish_streams()
         size = self.settings.round_up(requested_bytes)
         pool = self.pools[size <= SMALL_BYTES]
         block = self._find(pool, size, stream) or self._grow(pool, size, stream, requested_bytes)
@@ -77,7 +78,7 @@ class CachingAllocator:
         block.allocated = True
         block.requested_bytes = requested_bytes
         self.live[block.address] = block
-        self._count_alloc(block)
+        self._count_alloc(block.size, requested_bytes)
         self.memory.listen(Action.ALLOC, block.address, requested_bytes, stream)
         return block.address
 
@@ -141,10 +142,7 @@ class CachingAllocator:
                 if room_of(following) >= room_of(block):
                     break
                 block, place = following, place + 1
-        if not self._may_take(size, block.size):
-            return None
-        pool.remove(block)
-        return block
+        return pool.take(stream, place) if self._may_take(size, block.size) else None
 
     def _may_take(self, size: int, block_bytes: int) -> bool:
         """Return whether ``max_split_size`` allows a block of this size for a request."""
@@ -257,12 +255,12 @@ class CachingAllocator:
 
     # -- counters -----------------------------------------------------------------------------------------------
 
-    def _count_alloc(self, block: Block) -> None:
+    def _count_alloc(self, size: int, requested_bytes: int) -> None:
         counters = self.counters
         counters.alloc_count += 1
-        counters.allocated_bytes += block.size
-        counters.requested_bytes += block.requested_bytes
-        counters.active_bytes += block.size
+        counters.allocated_bytes += size
+        counters.requested_bytes += requested_bytes
+        counters.active_bytes += size
         counters.see_peaks()
 
 

@@ -52,7 +52,7 @@ class AllocatorSettings:
         """Return the bytes to which a request is rounded up before a block is searched."""
         if requested_bytes < MIN_BLOCK_BYTES:
             return MIN_BLOCK_BYTES
-        divisions = self._divisions_for(requested_bytes)
+        divisions = self._divisions_for(requested_bytes) if self.power2_divisions else 0
         if divisions > 1 and requested_bytes > MIN_BLOCK_BYTES * divisions:
             floor = 1 << (requested_bytes.bit_length() - 1)
             if floor == requested_bytes:
@@ -63,7 +63,7 @@ class AllocatorSettings:
 
     def _divisions_for(self, requested_bytes: int) -> int:
         """Return the divisions of a request's size class. The first class also applies to all smaller sizes."""
-        chosen = self.power2_divisions[0][1] if self.power2_divisions else 0
+        chosen = self.power2_divisions[0][1]
         for size_class_bytes, divisions in self.power2_divisions:
             if requested_bytes < size_class_bytes:
                 break

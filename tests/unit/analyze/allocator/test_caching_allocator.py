@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -48,6 +50,20 @@ def test_a_segment_has_the_size_of_its_class(requested_bytes: int, segment_bytes
     allocator = CachingAllocator()
     allocator.malloc(requested_bytes)
     assert allocator.counters.reserved_bytes == segment_bytes
+
+
+def test_a_request_and_its_free_take_few_calls_of_functions() -> None:
+    """An estimate replays a program's requests for each GPU of the catalogue, so this is much of its time."""
+    allocator = CachingAllocator()
+    allocator.free(allocator.malloc(10 * MIB))
+    calls: list[str] = []
+    sys.setprofile(lambda frame, event, _: calls.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        address = allocator.malloc(4 * MIB)
+        allocator.free(address)
+    finally:
+        sys.setprofile(None)
+    assert len(calls) <= 20, calls
 
 
 def test_segments_follow_one_another_at_whole_large_pages() -> None:
