@@ -74,6 +74,8 @@ class Decisions:
         assumed: Callable[[], None],
     ) -> None:
         self.assumption = assumption
+        self.has_extremes = False
+        """Whether anything would be decided otherwise with the largest of assumed values than with the least."""
         self._progress = progress
         self._say = say
         self._assumed = assumed
@@ -101,6 +103,7 @@ class Decisions:
         stays = use.role in (Role.STAY, Role.WITHIN, Role.REPEAT)
         if by_numbers is not None and use.role in (Role.WITHIN, Role.PAST):
             self._assumed()
+            self.has_extremes = True
             if self.assumption != LARGEST:
                 self._say(_NUMBERS)
                 return by_numbers
@@ -118,6 +121,7 @@ class Decisions:
         if loop.frame != id(frame):
             loop = self._loops[use.key] = _Loop(id(frame))
         ends_by_this = use.role in (Role.REPEAT, Role.END)
+        self.has_extremes |= ends_by_this
         grows = loop.goes_on(self._progress())
         most = REPEATS[self.assumption] if ends_by_this else MOST_REPEATS
         if grows and ends_by_this and loop.count > _QUIET:

@@ -10,13 +10,13 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
 from gpuledger.files.scratch import block_directory
 from gpuledger.processes.child_job import job_directory, keep_stacks, serve_job
-from gpuledger.simulate.assumptions import LARGEST, LEAST
 from gpuledger.simulate.estimate.forked import Spare
 
 
@@ -35,14 +35,14 @@ def follow_program(order: dict[str, Any], program: list[str]) -> dict[str, Any]:
     spare = None if order.get("ranks") else Spare(follow_again)
     outcome = follow_again({"memory_errors": spare is not None})
     if spare is not None:
-        from gpuledger.simulate.estimate.failures import steps_again
+        from gpuledger.simulate.estimate.failures import reserved_with_both, steps_again
 
         if outcome["memory_errors"] and _failed(outcome):
             shutil.rmtree(Path(order["run_directory"]) / "rank-0")
             outcome = spare.run({"memory_errors": False}) or outcome
         if outcome["assumed"]:
             again = {"steps": steps_again(outcome, order["steps"]), "memory_errors": bool(outcome["memory_errors"])}
-            outcome["reserved_if"] = {one: _reserved_with(spare, one, again) for one in (LEAST, LARGEST)}
+            outcome["reserved_if"] = reserved_with_both(partial(_followed_with, spare, again))
         spare.end()
     return outcome
 
@@ -53,12 +53,9 @@ def _failed(outcome: dict[str, Any]) -> bool:
     return bool(is_early or outcome.get("out_of_memory"))
 
 
-def _reserved_with(spare: Spare, assumption: str, again: dict[str, Any]) -> int | None:
-    from gpuledger.simulate.estimate.failures import reserved_bytes_of
-
+def _followed_with(spare: Spare, again: dict[str, Any], assumption: str) -> dict[str, Any]:
     with block_directory(beside=job_directory()) as directory:
-        place = str(directory / "other.ledger")
-        return reserved_bytes_of(spare.run({**again, "assumption": assumption, "run_directory": place}))
+        return spare.run({**again, "assumption": assumption, "run_directory": str(directory / "other.ledger")})
 
 
 def load_unwatched() -> Callable[..., dict[str, Any]]:

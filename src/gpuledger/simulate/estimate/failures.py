@@ -6,11 +6,12 @@ import os
 import re
 import subprocess
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gpuledger.errors import InputError
 from gpuledger.processes.child_job import ProgramTraceback
+from gpuledger.simulate.assumptions import LARGEST, LEAST
 from gpuledger.simulate.ranks.place import RankPlace
 from gpuledger.simulate.rest.own_code import own_place
 
@@ -72,6 +73,19 @@ def steps_again(outcome: Mapping[str, Any], steps: int | None) -> int | None:
 def reserved_bytes_of(outcome: Mapping[str, Any]) -> int | None:
     """Return the peak of reserved bytes of a program that was followed; None if it failed."""
     return outcome["peak_reserved_bytes"] if outcome.get("ended") in ("steps", "exit") else None
+
+
+def reserved_with_both(follow: Callable[[str], Mapping[str, Any]]) -> dict[str, int | None]:
+    """Return the peaks of reserved bytes with the least and the largest of assumed values; None if the program failed.
+
+    A program without a value that differs between the two is followed once for both.
+
+    Args:
+        follow: Follows the program with an assumption, and returns how it ended.
+    """
+    least = follow(LEAST)
+    largest = follow(LARGEST) if least.get("has_extremes", True) else least
+    return {LEAST: reserved_bytes_of(least), LARGEST: reserved_bytes_of(largest)}
 
 
 def describe_failure(error: BaseException, *, with_ranks: bool = False) -> dict[str, Any]:

@@ -5,19 +5,19 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from gpuledger.analyze.allocator.allocator import CachingAllocator
+from gpuledger.analyze.allocator.pool_history import PoolHistory, peaks_of_pools, replay_pool
 from gpuledger.analyze.allocator.pools import AllocatorLimits, OutOfMemoryError
 from gpuledger.analyze.posting.replay import AllocatorSettings
 from gpuledger.model.journal.journal import Action
 from gpuledger.model.journal.reading import Journal
 from gpuledger.simulate.catalogue import HANDLES, GpuModel, catalogue
 from gpuledger.simulate.convolutions.convolutions import CUDNN
-from gpuledger.simulate.estimate.requests_elsewhere import RequestsElsewhere, Row
+from gpuledger.simulate.estimate.requests_elsewhere import PoolEvents, RequestsElsewhere, Row
 from gpuledger.simulate.interval import compiled_errors, later_growth_errors, lower_factor, upper_factor
 from gpuledger.simulate.traits import CAPTURE, traits_of
 
@@ -228,30 +228,49 @@ class Requests:
         self.settings = settings
         self._elsewhere = RequestsElsewhere.of(journal.facts.get("elsewhere"))
         self._found: dict[tuple[int, ...], Requests] = {}
+        self._sizes: tuple[int, ...] = ()
+        """The bytes of the requests that differ from those on the GPU for which the program was followed."""
+        self._events = PoolEvents(self._rows, self._elsewhere)
+        self._pools: dict[tuple[int, ...], PoolHistory] = {}
+        """What each pool of the allocator needs, on all GPUs that were asked for."""
+        self._peaks: dict[tuple[int, ...], tuple[int, int]] = {}
 
     def on(self, card: GpuModel) -> Requests:
         """Return the requests that the program would make on another GPU; ``self`` if they are the same."""
         sizes = self._elsewhere.sizes_on(traits_of(card))
         if sizes not in self._found:
             other = copy.copy(self)
-            other._rows = self._elsewhere.rows_on(self._rows, sizes)
-            self._found[sizes] = self if other._rows == self._rows else other
+            other._sizes = sizes
+            self._found[sizes] = self if self._events.are_same(sizes) else other
         return self._found[sizes]
 
     def is_approximate(self, card: GpuModel) -> bool:
         """Return whether the program may run other operators on a GPU than those that were followed."""
         return traits_of(card) in self._elsewhere.approximate
 
-    @cached_property
+    @property
     def peak_bytes(self) -> tuple[int, int]:
-        """Peaks of allocated and reserved bytes on a GPU with enough memory."""
-        counters = cast(CachingAllocator, self.replay()).counters
-        return counters.peak_allocated_bytes, counters.peak_reserved_bytes
+        """Peaks of allocated and reserved bytes on a GPU with enough memory.
+
+        Requests that differ between GPUs are often in one pool only, so the other one is replayed once for all.
+        """
+        if self._sizes not in self._peaks:
+            self._peaks[self._sizes] = peaks_of_pools(self._pool(small=False), self._pool(small=True))
+        return self._peaks[self._sizes]
+
+    def _pool(self, *, small: bool) -> PoolHistory:
+        key = self._events.key(self._sizes, small=small)
+        if key not in self._pools:
+            self._pools[key] = replay_pool(self._events.of(self._sizes, small=small), self.settings)
+        return self._pools[key]
 
     def without_cudnn(self) -> Requests:
         """Return the same requests without cuDNN's workspaces."""
         other = copy.copy(self)
-        other._rows = [row for row in self._rows if row[4] != self._cudnn or row[0] != Action.ALLOC]
+        rows = self._elsewhere.rows_on(self._rows, self._sizes)
+        other._rows = [row for row in rows if row[4] != self._cudnn or row[0] != Action.ALLOC]
+        other._events, other._sizes, other._pools = PoolEvents(other._rows, RequestsElsewhere()), (), {}
+        other._peaks = {}
         return other
 
     def replay(
@@ -263,7 +282,7 @@ class Requests:
         """
         allocator = CachingAllocator(settings or self.settings, AllocatorLimits(capacity_bytes=capacity_bytes))
         places: dict[int, int] = {}
-        for action, address, size_bytes, stream, operator in self._rows:
+        for action, address, size_bytes, stream, operator in self._elsewhere.rows_on(self._rows, self._sizes):
             if action == Action.ALLOC:
                 try:
                     places[address] = allocator.malloc(size_bytes, stream)

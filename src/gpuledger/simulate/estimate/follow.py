@@ -140,6 +140,7 @@ def follow(
         **_facts_of_rank(one_rank),
         "assumed": mode.values.was_assumed,
         "assumed_kinds": sorted(mode.values.kinds),
+        "has_extremes": mode.values.has_extremes or mode.decisions.has_extremes,
         "memory_errors": device.memory_errors,
         "peak_reserved_bytes": device.counters.peak_reserved_bytes,
         "allocations": device.counters.alloc_count,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpuledger.analyze.allocator.pool_history import Event
+from gpuledger.analyze.posting.replay import SMALL_BYTES
 from gpuledger.model.journal.journal import Action
 from gpuledger.simulate.elsewhere import ADD, REPLACE
 from gpuledger.simulate.traits import Traits
@@ -72,3 +74,64 @@ class RequestsElsewhere:
                 continue
             found.append(row)
         return found
+
+
+class PoolEvents:
+    """A program's requests for one pool of the allocator, on each GPU. Those that are the same on all are kept once.
+
+    Args:
+        rows: The requests on the GPU for which the program was followed.
+        elsewhere: Their changes on other GPUs.
+    """
+
+    def __init__(self, rows: Sequence[Row], elsewhere: RequestsElsewhere) -> None:
+        replaced = {position: place for position, kind, _, place, _, _ in elsewhere.changes if kind == REPLACE}
+        self._same: dict[bool, list[Event]] = {True: [], False: []}
+        """Whether they are small -> events that are the same on all GPUs."""
+        self._others: list[tuple[int, int, list[Event]]] = []
+        """Index of the bytes on other GPUs, those on this one, and a request with its free."""
+        live: dict[int, list[Event]] = {}
+        for position, (action, address, size_bytes, stream, _) in enumerate(rows):
+            event = (float(position), action, address, size_bytes, stream)
+            if action != Action.ALLOC:
+                live.pop(address, []).append(event)
+            elif position in replaced:
+                live[address] = [event]
+                self._others.append((replaced[position], size_bytes, live[address]))
+            else:
+                live[address] = same = self._same[size_bytes <= SMALL_BYTES]
+                same.append(event)
+        self._others += _added(elsewhere.changes)
+
+    def are_same(self, sizes: Sequence[int]) -> bool:
+        """Return whether a GPU's requests are those of the GPU for which the program was followed."""
+        return not sizes or all(sizes[place] == own_bytes for place, own_bytes, _ in self._others)
+
+    def key(self, sizes: Sequence[int], *, small: bool) -> tuple[int, ...]:
+        """Return what identifies the events of one pool. ``sizes`` are as in :meth:`of`."""
+        known = {place: sizes[place] if sizes else own_bytes for place, own_bytes, _ in self._others}
+        inside = {place: size for place, size in known.items() if size and (size <= SMALL_BYTES) is small}
+        return (small, *(number for place in sorted(inside) for number in (place, inside[place])))
+
+    def of(self, sizes: Sequence[int], *, small: bool) -> list[Event]:
+        """Return the events of one pool in order. ``sizes`` are a GPU's bytes of changed requests; none for its own."""
+        found = list(self._same[small])
+        for place, own_bytes, (made, *freed) in self._others:
+            size_bytes = sizes[place] if sizes else own_bytes
+            if size_bytes and (size_bytes <= SMALL_BYTES) is small:
+                found += [(*made[:3], size_bytes, made[4]), *freed]
+        return sorted(found)
+
+
+def _added(changes: Sequence[Sequence[int]]) -> Iterator[tuple[int, int, list[Event]]]:
+    """Yield the requests that only other GPUs make, each with its free. They are before those at their position."""
+    begun: dict[int, list[Event]] = {}
+    for order, (position, kind, number, place, stream, _) in enumerate(changes):
+        if kind == REPLACE:
+            continue
+        before = position - 1 + (order + 1) / (len(changes) + 1)
+        if kind == ADD:
+            begun[number] = [(before, int(Action.ALLOC), -number, 0, stream)]
+            yield place, 0, begun[number]
+        else:
+            begun[number].append((before, int(Action.FREE_REQUESTED), -number, 0, -1))

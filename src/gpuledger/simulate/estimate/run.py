@@ -23,7 +23,7 @@ from gpuledger.model.simulated import SIMULATED
 from gpuledger.processes.child_job import ChildJobError, run_program_job
 from gpuledger.simulate.assumptions import EXPECTED, LARGEST, LEAST, describe_assumed
 from gpuledger.simulate.catalogue import HANDLES, GpuModel, catalogue, find_card
-from gpuledger.simulate.estimate.failures import CRASHED_HINT, refuse_failure, reserved_bytes_of, steps_again
+from gpuledger.simulate.estimate.failures import CRASHED_HINT, refuse_failure, reserved_with_both, steps_again
 from gpuledger.simulate.estimate.fit import (
     NO_CHANGE,
     Assumed,
@@ -312,13 +312,13 @@ def _follow_assumed(order: Order, outcome: dict[str, Any], follower: Follower) -
 
     A program that fails with these values has no such bound. A child process has followed it already.
     """
-    if "reserved_if" in outcome:
-        return assumed_between(*(outcome["reserved_if"][assumption] for assumption in (LEAST, LARGEST)))
-    reserved: dict[str, int | None] = {}
     again = dataclasses.replace(order, steps=steps_again(outcome, order.steps))
-    for assumption in (LEAST, LARGEST):
+
+    def follow_with(assumption: str) -> dict[str, Any]:
         with block_directory() as directory:
-            reserved[assumption] = reserved_bytes_of(follower(again, directory / "other.ledger", None, assumption))
+            return follower(again, directory / "other.ledger", None, assumption)
+
+    reserved = outcome["reserved_if"] if "reserved_if" in outcome else reserved_with_both(follow_with)
     return assumed_between(reserved[LEAST], reserved[LARGEST])
 
 

@@ -82,9 +82,7 @@ def _left_alone_by_cuda() -> list[str]:
     """Return the operators that only the CPU's autocast casts."""
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     names = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::")]
-    return [
-        name.removeprefix("aten::") for name in names if has_kernel(name, _KEY) and not has_kernel(name, _CUDA_KEY)
-    ]
+    return [name.removeprefix("aten::") for name in names if has_kernel(name, _KEY) and not has_kernel(name, _CUDA_KEY)]
 
 
 def _eligible(value: Any) -> bool:

@@ -153,6 +153,14 @@ class Values:
             self.assume(mask, self.half(mask))
         return self.of(mask, reads=True)
 
+    @property
+    def has_extremes(self) -> bool:
+        """Return whether anything has another value with the largest of assumed values than with the least.
+
+        Indices are the same for both.
+        """
+        return bool(self.kinds - {INDICES})
+
     def note_assumed(self) -> None:
         """Record that the number of a loop's iterations was assumed."""
         self.was_assumed = True

@@ -47,8 +47,11 @@ class Program:
     def note_assumed(self) -> None:
         self.assumed += 1
 
+    def decisions(self, assumption: str = "expected") -> Decisions:
+        return Decisions(assumption, self.progress, self.said.append, self.note_assumed)
+
     def value(self, assumption: str = "expected") -> Any:
-        return Unknown(Decisions(assumption, self.progress, self.said.append, self.note_assumed).decide)
+        return Unknown(self.decisions(assumption).decide)
 
 
 @pytest.fixture
@@ -137,6 +140,24 @@ def test_a_loop_without_another_end_runs_a_number_of_times_that_is_assumed(progr
             break
     assert count == other == REPEATS[assumption]
     assert bool(program.assumed) is (assumption != "least")
+
+
+@pytest.mark.parametrize("assumption", list(REPEATS))
+def test_only_loops_depend_on_the_assumption(program: Program, assumption: str) -> None:
+    decisions = program.decisions(assumption)
+    value, number = Unknown(decisions.decide), UnknownNumber(0.5, decisions.decide)
+    for _ in range(5):
+        if value or number > 3:
+            break
+    assert not decisions.has_extremes
+    while value:
+        pass
+    assert decisions.has_extremes
+    limited, tries = program.decisions(assumption), 0
+    number = UnknownNumber(0.5, limited.decide)
+    while number > 0.1 and tries < 3:
+        tries += 1
+    assert limited.has_extremes
 
 
 def test_a_loop_that_needs_no_more_memory_is_left() -> None:

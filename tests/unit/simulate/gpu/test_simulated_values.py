@@ -137,6 +137,17 @@ def test_the_interval_has_the_same_experts_for_all_and_nothing_or_all_of_a_mask(
         assert scores[scores.view(-1)[: 512 * 4].view(512, 4) != 0].shape == (selected,)
 
 
+@pytest.mark.parametrize("assumption", ASSUMPTIONS)
+def test_indices_are_the_same_for_both_extremes_and_masks_are_not(assumption: str) -> None:
+    with on_gpu(assumption) as mode:
+        scores = router(512, 4)
+        scores[(scores.argmax(-1) == 0).nonzero()]
+        assert mode.values.was_assumed
+        assert not mode.values.has_extremes
+        scores[scores > 0.25]
+        assert mode.values.has_extremes
+
+
 def test_a_mask_is_half_set_each_time_it_is_used(mode: SimulatedMode) -> None:
     scores = router(2048, 4)
     mask = scores > 0.25

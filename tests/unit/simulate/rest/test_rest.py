@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from gpuledger.analyze.allocator.allocator import CachingAllocator
 from gpuledger.simulate.catalogue import find_card
 from gpuledger.simulate.estimate import child
+from gpuledger.simulate.estimate.failures import reserved_with_both
 from gpuledger.simulate.estimate.follow import follow
 from gpuledger.simulate.estimate.step_plan import StepPlan
 from gpuledger.simulate.gpu.device import SimulatedDevice
@@ -579,3 +580,22 @@ def test_a_rollout_after_few_steps_is_reached(program: Program) -> None:
         say("reached")
     """)
     assert program.said == ["reached"]
+
+
+@pytest.mark.parametrize(("has_extremes", "followed"), [(False, ["least"]), (True, ["least", "largest"])])
+def test_a_program_is_followed_once_for_both_extremes_if_they_are_the_same(
+    has_extremes: bool, followed: list[str]
+) -> None:
+    asked: list[str] = []
+
+    def follow_with(assumption: str) -> dict[str, Any]:
+        asked.append(assumption)
+        return {"ended": "exit", "has_extremes": has_extremes, "peak_reserved_bytes": 10 * len(asked)}
+
+    assert reserved_with_both(follow_with) == {"least": 10, "largest": 10 * len(followed)}
+    assert asked == followed
+
+
+def test_a_program_that_failed_with_the_least_is_followed_with_the_largest() -> None:
+    outcomes: dict[str, dict[str, Any]] = {"least": {}, "largest": {"ended": "exit", "peak_reserved_bytes": 7}}
+    assert reserved_with_both(outcomes.__getitem__) == {"least": None, "largest": 7}
