@@ -56,7 +56,7 @@ def programs(draw: st.DrawFn) -> Program:
             added.append(elsewhere.add(position, Size(0, (0, draw(sizes), draw(sizes))), 0, 0))
         elif change == "remove" and added:
             elsewhere.remove(position, added.pop())
-        if live and draw(st.booleans()):
+        if draw(st.booleans()) and live:
             address = live.pop(draw(st.integers(0, len(live) - 1)))
             rows.append((FREE, address, 0))
             continue
