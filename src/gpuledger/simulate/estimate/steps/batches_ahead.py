@@ -45,7 +45,7 @@ class Batches:
 
     @property
     def are_slow(self) -> bool:
-        """Return whether the batches took so long that no others are read ahead."""
+        """Return whether the batches took more time than the limit. Then no others are read ahead."""
         return self._read_s > _PATIENCE_S
 
     def read(self, batches: Iterator[Any]) -> Any:
