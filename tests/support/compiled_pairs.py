@@ -178,6 +178,15 @@ def with_hooks(_: object) -> list[float]:
     return whole(net)
 
 
+def with_replaced_buffers(_: object) -> list[float]:
+    """Spectral norms in compiled code replace their vectors in each call."""
+    net, layers = Net(), (Layer(), Layer())
+    net.blocks = nn.ModuleList(layers)
+    for layer in layers:
+        nn.utils.parametrizations.spectral_norm(layer.fc)
+    return whole(net)
+
+
 def matrices(_: object) -> list[float]:
     net = nn.Sequential(nn.Linear(WIDTH, WIDTH, bias=False), nn.Linear(WIDTH, WIDTH, bias=False))
     return whole(net)
@@ -330,6 +339,7 @@ PROGRAMS: dict[str, Callable[[Any], list[float]]] = {
     "DistributedDataParallel": distributed_data_parallel,
     "operators of its own": lambda _: whole(Net(with_operators)),
     "hooks and parametrizations": with_hooks,
+    "replaced buffers": with_replaced_buffers,
     "falls back": lambda _: whole(Net(), backend=fails),
 }
 MATRICES = "matrix products"

@@ -16,6 +16,7 @@ OBSERVER = "gpuledger: the observer stands here"
 _OBSERVED = f"""
 if torch.compiler.{TRACED}():
     BODY
+    return
 try:
     _gpuledger_token = {OBSERVER!r}.enter()
 except RecursionError:
@@ -246,7 +247,7 @@ def observe(function: ast.FunctionDef, again: list[ast.stmt] | None, *, has_torc
         return True
     observed = _at(ast.parse(_OBSERVED), place).body
     gate, entering, observing = (cast("Any", statement) for statement in observed)
-    gate.body = body
+    gate.body = [*body, *gate.body[1:]]
     call = entering.body[0].value
     call.args = [ast.copy_location(ast.Name(name, ast.Load()), place) for name in _parameters(function.args)]
     observing.body = [*_leaving(again[documented:], place), *_leave(None, place)]

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from gpuledger.collect.adapter import torch_entrances
+from gpuledger.collect.adapter import dynamo, torch_entrances
 from gpuledger.collect.adapter.guard import Guard
-from gpuledger.collect.adapter.instrument import CannotInstrumentError, Observation, remove_all
+from gpuledger.collect.adapter.instrument import CannotInstrumentError, Observation, is_observed_for_good, remove_all
 from gpuledger.collect.adapter.observer import Observer
 from gpuledger.collect.adapter.other_threads import take_all
 from gpuledger.collect.adapter.program_objects import (
@@ -32,6 +32,9 @@ from gpuledger.collect.adapter.program_objects import (
 from gpuledger.collect.attribution.tensor_observations import Row, StoragePlace, TensorObservations
 from gpuledger.model.accounts import Identity
 from gpuledger.model.journal.journal import Part
+
+_COMPILED = (torch_entrances.register_parameter, torch_entrances.register_buffer)
+"""What ``torch.compile`` traces where a module's tensor is replaced. Its code then depends on theirs."""
 
 
 class EarlierWeights:
@@ -66,9 +69,12 @@ class EarlierWeights:
             (torch_entrances.convert_module, Observer(self._converts, self._has_changed, absorbs=absorbs)),
             (torch_entrances.restore_module, Observer(self._restores, self._has_changed, absorbs=absorbs)),
         )
-        for function, observer in found:
+        for entrance, observer in found:
             try:
-                self._observations.append(Observation(function(), observer))
+                function = entrance()
+                if entrance in _COMPILED and dynamo.compiled_frames() and not is_observed_for_good(function):
+                    continue  # compiled code that replaces a buffer would be compiled again
+                self._observations.append(Observation(function, observer))
             except CannotInstrumentError:
                 continue  # weights are known from the first call of their module on
 

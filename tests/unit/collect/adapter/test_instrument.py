@@ -507,3 +507,27 @@ def test_code_stays_observed_if_the_first_compiled_code_can_depend_on_it(
     assert functions.returns_nothing.__code__ is plain
     assert not instrument.is_observed_for_good(functions.returns_nothing)
     assert [call[0] for call in seen.calls] == ["enter", "leave"]
+
+
+class _Counts(torch.nn.Module):
+    """A module whose buffer each call replaces."""
+
+    calls: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls = self.calls + 1
+        return x + self.calls
+
+
+def test_a_function_without_a_return_is_traced_once_as_it_was_written() -> None:
+    seen, model = Seen(), _Counts()
+    with observed(torch_entrances.register_buffer(), seen.observer):
+        result = torch.compile(model, backend="eager", fullgraph=True)(torch.zeros(()))
+        assert seen.calls == []
+        _Counts()
+    assert (result.item(), model.calls.item()) == (1, 1)
+    assert [call[0] for call in seen.calls] == ["enter", "leave"]
