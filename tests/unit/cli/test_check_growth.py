@@ -239,3 +239,20 @@ def test_what_was_not_measured_does_not_pass(tmp_path: Path, steps: int) -> None
     result = check(run_with(tmp_path / "a.ledger", 0, steps))
     assert result.exit_code == 5
     assert f"at the end of {steps} steps, and 24 are needed" in result.output
+
+
+@pytest.mark.parametrize(("step_bytes", "is_told"), [(MIB, True), (MIB // 8, False)])
+def test_host_memory_that_rises_without_a_known_reason_is_told(step_bytes: int, is_told: bool, tmp_path: Path) -> None:
+    """Such as a library that keeps memory: no tensor and no container shows it. A little of it is noise."""
+    path = on_the_host(tmp_path / "a.ledger", 120, 21)
+    with_facts(path, censuses=[{"step": step, "took_ns": 1, "is_complete": True} for step in (21, 60)])
+    directory = read_run(path).ranks[0].directory
+    table = read_run(path).ranks[0].table("step_memory")
+    host = pa.array(300 * MIB + step_bytes * np.arange(1, 121))
+    column = table.column_names.index("host_bytes")
+    write_table(directory, table.set_column(column, table.schema.field(column), host), "step_memory")
+    result = check(path)
+    text = " ".join(result.output.split())
+    assert result.exit_code == 0
+    assert ("but host memory rises by 1.0 MiB per step" in text) == is_told
+    assert ("memory does not grow" in text) != is_told

@@ -1,5 +1,7 @@
 """Tensors that one container of the program keeps, more with every step or every evaluation, until the end.
 
+And the opposite: host memory that rises without a tensor or container that does.
+
 Memory that is free in the process takes small tensors, so that host memory does not grow, or only later. The number of
 live tensors shows it at once.
 """
@@ -15,11 +17,12 @@ from gpuledger.analyze.memory.trends import PARTS, rising
 from gpuledger.model.flight_facts import LEAST_KEPT_BYTES
 
 if TYPE_CHECKING:
-    from gpuledger.analyze.memory.trends import F64
+    from gpuledger.analyze.memory.trends import F64, Trend
     from gpuledger.model.flight_facts import Holder
     from gpuledger.model.run import Rank
 
 _LEAST_BYTES = 1 << 20
+_LEAST_RISE_BYTES = 32 << 20
 _SHARE = 1 / 3
 """Smallest share of the new tensors that the container keeps. Others are losses and rates, which are small."""
 _STILL_FRAC = 0.8
@@ -67,6 +70,21 @@ def find_kept_tensors(rank: Rank, last_step: int) -> KeptTensors | None:
     kept_later = float(tensors[-1]) - then - (per_step - step_tensors) * later + float(np.diff(tensors).max())
     goes_on = step_tensors >= _SHARE * per_step and kept_later >= _STILL_FRAC * step_tensors * later
     return KeptTensors(kept, step_bytes, since_step) if goes_on else None
+
+
+def find_host_rise(rank: Rank) -> Trend | None:
+    """Return the steady rise of host memory after the first census, whatever keeps it; None if there is none.
+
+    That C code keeps memory looks the same as memory that is allocated at once and written little by little.
+
+    Source: the process's anonymous, shared and swapped pages at each step.
+    """
+    table = rank.table("step_memory", ("step", "host_bytes"))
+    steps, host = (table.column(name).to_numpy(zero_copy_only=False).astype(np.float64) for name in table.column_names)
+    steps, first = np.unique(steps, return_index=True)  # the rows of every device have the host's memory
+    later = steps >= (rank.manifest.censuses[0].step if rank.manifest.censuses else 0)
+    found = rising(steps[later], host[first][later])
+    return found if found is not None and found.total >= _LEAST_RISE_BYTES else None
 
 
 def _at(step: int, steps: F64, tensors: F64) -> float:

@@ -20,6 +20,7 @@ from gpuledger.cli.common import (
 )
 from gpuledger.cli.inspect.report import choose_file, write_text
 from gpuledger.errors import BudgetExceededError
+from gpuledger.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -141,8 +142,22 @@ def _refuse_growth(run: Run, path: str, *, as_json: bool | None = None) -> None:
     if as_json is False:
         texts = [f"memory grows, but not without limit: {growth_text(one)}" for one in found]
         seen = f" in the first {steps.counted:,} calls of the model, the only ones that were counted"
-        steady = "memory does not grow" + (seen if steps.misses_calls else "")
+        steady = _no_growth_text(run) + (seen if steps.misses_calls else "")
         print_lines([f"{run.path.name}: {text}" for text in texts or [steady]])
+
+
+def _no_growth_text(run: Run) -> str:
+    """Return that memory does not grow, or how much host memory rises without a known reason."""
+    from gpuledger.analyze.memory.kept_growth import find_host_rise
+
+    rise = next((found for rank in run.ranks if (found := find_host_rise(rank)) is not None), None)
+    if rise is None:
+        return "memory does not grow"
+    return (
+        "no tensors or containers become more, but host memory rises by "
+        f"{format_bytes(round(rise.per_step))} per step, {format_bytes(round(rise.total))} since step "
+        f"{rise.since_step}: C code may keep it, or memory that was allocated before is used for the first time"
+    )
 
 
 def _closer_look(run: Run, path: str, against: str | None) -> str:
