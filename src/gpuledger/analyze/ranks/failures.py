@@ -127,6 +127,25 @@ def _of_attempt(number: int, ranks: Sequence[Rank], is_first_known: bool) -> lis
     return sorted(found, key=lambda one: (not one.is_first, one.rank))
 
 
+def left_before(ranks: Sequence[Rank], failed: Sequence[FailedRank]) -> list[int]:
+    """Return the ranks that had exited without a failure before all ranks that failed, which lost them.
+
+    Empty if a rank failed for another reason, or a time is not known.
+
+    Args:
+        ranks: The ranks of one attempt.
+        failed: Those of them that failed, the first one first.
+    """
+    manifests = {rank.number: rank.manifest for rank in ranks}
+    ends = [_end_ns(manifests[one.rank]) for one in failed]
+    first_ns = min((end for end in ends if end is not None), default=None)
+    are_victims = all(_is_victim(manifests[one.rank]) for one in failed)
+    if first_ns is None or None in ends or not are_victims or not manifests[failed[0].rank].exit_lost_peer:
+        return []
+    left = {number: one.exit_began_ns for number, one in manifests.items() if one.exit_status == 0}
+    return [number for number, began_ns in sorted(left.items()) if began_ns is not None and began_ns < first_ns]
+
+
 def _is_an_end_missed(ranks: Sequence[Rank], failed: Sequence[Rank]) -> bool:
     """Return whether the launcher saw how some ranks ended, and did not see it of one that may have failed, too."""
     was_seen = any(rank.manifest.exit_status is not None for rank in ranks)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from gpuledger.analyze.memory.failures.oom import first_error_ns
-from gpuledger.analyze.ranks.failures import KILLED, FailedRank, by_attempt, find_failed
+from gpuledger.analyze.ranks.failures import KILLED, FailedRank, by_attempt, find_failed, left_before
 from gpuledger.units import MOST_NAMED, counted, format_ns, name_ranks
 
 if TYPE_CHECKING:
@@ -102,7 +103,11 @@ def _failed(ranks: Sequence[Rank]) -> list[str]:
     for number, members in attempts.items():
         of_attempt = [one for one in failed if one.attempt == number]
         among = f" of {name_ranks([rank.number for rank in members])}" if len(attempts) > 1 else ""
-        if of_attempt:
+        left = [] if _clocks(ranks) else left_before(members, of_attempt)
+        if left:
+            because = _because([replace(one, is_victim=True) for one in of_attempt])
+            texts.append(f"{name_ranks(left).capitalize()} exited with status 0 before the others. {because}")
+        elif of_attempt:
             are_all = len(of_attempt) == len(ranks)
             texts.append(_failure_text(of_attempt, among, are_all=are_all, are_others_known=None not in ends))
     return [text for text in texts if text]

@@ -117,6 +117,7 @@ def build_rank_set(run: Run, ranks: Sequence[Rank] | None = None) -> RankSet | N
         sums = RankSums(connection)
         categories, matrix = sums.spreads("category")
         _find_medians(connection)
+        _find_uneven(connection)
         shared = any(one.name == "sharded_weight" for one in categories)
         highest = max(lines, key=lambda line: line.recorded_peak_allocated_bytes)
         job = _last_job(chosen, lines)
@@ -194,9 +195,27 @@ def _find_medians(connection: duckdb.DuckDBPyConnection) -> None:
     )
 
 
-_COMPARED = (
-    """SELECT rank, category, module, bytes, mid FROM sums JOIN medians USING (grp, key) JOIN keys USING (key)"""
-)
+def _find_uneven(connection: duckdb.DuckDBPyConnection) -> None:
+    """Create ``uneven``: ranks that differ from comparable ones in the sum of a category, over all modules."""
+    connection.execute(
+        """CREATE TABLE uneven AS
+        WITH totals AS (
+            SELECT grp, rank, category, sum(bytes) AS bytes FROM sums JOIN keys USING (key) GROUP BY grp, rank, category
+        ),
+        middles AS (SELECT grp, category, quantile_cont(bytes, 0.5) AS mid FROM totals GROUP BY grp, category)
+        SELECT rank, category FROM totals JOIN middles USING (grp, category)
+        WHERE abs(bytes - mid) > greatest(? * mid, ?)""",
+        (LEAST_FRAC, LEAST_BYTES),
+    )
+
+
+_COMPARED = """SELECT rank, category, module, bytes, mid
+FROM (
+    SELECT * FROM sums JOIN medians USING (grp, key) JOIN keys USING (key)
+    WHERE NOT starts_with(category, 'sharded_') OR (rank, category) IN (SELECT (rank, category) FROM uneven)
+)"""
+"""Each category of each module beside the median. A part can be of whole modules, so that ranks have those of different
+ones. Categories with parts count only on ranks that differ in their sum."""
 
 
 def _outliers(connection: duckdb.DuckDBPyConnection) -> tuple[Outlier, ...]:

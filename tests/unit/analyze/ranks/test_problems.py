@@ -131,6 +131,33 @@ def of_world(size: int, *numbers: int) -> list[Rank]:
             ],
         ),
         (
+            [
+                ended(0, 30, exit_status=1, exit_error="RuntimeError", exit_lost_peer=True),
+                ended(1, 10, exit_status=0),
+                ended(2, 40, signal=15),
+                ended(3, 50, exit_status=0),
+            ],
+            [
+                "Rank 1 exited with status 0 before the others. "
+                "Ranks 0 and 2 ended because of it: RuntimeError or killed by SIGTERM."
+            ],
+        ),
+        (  # it lost a rank that failed, which was before it
+            [
+                ended(0, 30, exit_status=1, exit_error="RuntimeError", exit_lost_peer=True),
+                ended(1, 10, exit_status=0),
+                ended(2, 20, exit_status=1, exit_error="KeyError"),
+            ],
+            ["Rank 2 failed first: KeyError, after 10 steps. Rank 0 ended because of it: RuntimeError."],
+        ),
+        (  # no rank had left before
+            [
+                ended(0, 30, exit_status=1, exit_error="RuntimeError", exit_lost_peer=True),
+                ended(1, 40, exit_status=0),
+            ],
+            ["Rank 0 failed: RuntimeError, after 10 steps. The other ranks did not fail."],
+        ),
+        (
             [ended(0, 20, signal=15, exit_error="RuntimeError"), ended(1, 10, signal=9, has_all_steps=False)],
             [
                 "Rank 1 failed first: killed by SIGKILL, after at least 10 steps. "
@@ -274,7 +301,7 @@ ALL_AT_ONCE = 9 * SECOND
                 ended(1, 8 * SECOND, signal=15, ended_ns=8 * SECOND),
                 ended(2, 1 * SECOND, exit_status=0),
             ],
-            "Rank 0 failed first: RuntimeError",
+            "Rank 2 exited with status 0 before the others. Ranks 0 and 1 ended because of it: RuntimeError",
             id="lost a rank that ended well, and the launcher stopped the third",
         ),
         pytest.param(

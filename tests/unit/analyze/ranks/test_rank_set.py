@@ -132,6 +132,21 @@ def test_a_module_that_one_rank_alone_has_is_an_outlier(tmp_path: Path) -> None:
     assert extra == {"layers.6", "layers.7", "layers.8"}
 
 
+@pytest.mark.parametrize("more_bytes", [0, 100 * MIB])
+def test_parts_that_are_whole_modules_differ_only_by_their_sum(
+    more_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ZeroRedundancyOptimizer gives the state of whole parameters to each rank, of others than to the next one."""
+    monkeypatch.setattr("many_ranks.CATEGORIES", ("sharded_optimizer_state", "activation", "weight"))
+    names, kind = ("layers.0", "layers.3", "layers.6", "layers.9", "layers.12"), "sharded_optimizer_state"
+    state = {(rank, kind, name): 96 * MIB * (rank == place) for rank in range(5) for place, name in enumerate(names)}
+    state[2, kind, "layers.6"] += more_bytes
+    ranks = rank_set(make_summaries(tmp_path / "run", 5, 15, planted=state))
+    found = {(one.rank, one.module) for one in ranks.outliers}
+    assert found == ({(2, "layers.6")} if more_bytes else set())
+    assert [one.category for one in ranks.why_highest if one.category == kind] == [kind] * bool(more_bytes)
+
+
 def test_ranks_are_compared_with_those_of_the_same_coordinates(tmp_path: Path) -> None:
     stages = {(rank, "activation", "layers.1"): 500 * MIB for rank in range(8) if rank % 2}
     alone = {(3, "gradient", "layers.2"): 700 * MIB}
