@@ -12,6 +12,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 PREFIX = "gpuledger-"
@@ -25,6 +26,7 @@ def process_directory(prefix: str = PREFIX, beside: Path | None = None) -> Path:
 
     It is in the directory for temporary files, or in ``beside``.
     """
+    _remove_at_exit()
     directory = Path(tempfile.mkdtemp(prefix=prefix, dir=beside))
     _made[directory] = os.getpid()
     return directory
@@ -69,7 +71,12 @@ def remove(directory: Path) -> None:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-@atexit.register
+@cache
+def _remove_at_exit() -> None:
+    """Have this process remove its directories when it ends. Not at import: recorded programs make no directory."""
+    atexit.register(remove_all)
+
+
 def remove_all() -> None:
     """Remove every directory of this process that is still there."""
     for directory in list(_made):
