@@ -116,13 +116,13 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_memory(text: str) -> int:
-    """Return the bytes of a GPU's memory, such as ``24GiB``; a unit is needed, because ``24`` would be 24 bytes.
+    """Return the bytes of a GPU's memory, such as ``24GiB``. Without a unit, the number is in bytes.
 
     Raises:
-        UsageError: ``text`` is not a size, or has no unit.
+        UsageError: ``text`` is not a size, or is less than 1 MiB without a unit: ``24`` is not meant to be 24 bytes.
     """
     size_bytes = parse_bytes(text)
-    if not _split(text, "a size", "")[1]:
+    if size_bytes < 2**20 and not _split(text, "a size", "")[1]:
         raise UsageError(f"{text}: a unit is missing", hint="For example 24GiB")
     return size_bytes
 
