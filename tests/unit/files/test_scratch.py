@@ -91,6 +91,21 @@ def test_a_directory_of_a_process_is_not_removed_by_its_fork(tmp_path: Path) -> 
     assert not Path(place).exists()
 
 
+def test_nothing_is_done_at_the_end_of_a_process_without_a_directory() -> None:
+    program = """
+        import atexit
+        import gpuledger.files.scratch as scratch
+        counts = [atexit._ncallbacks()]
+        for _ in range(2):
+            scratch.process_directory()
+            counts.append(atexit._ncallbacks())
+        print(*(count - counts[0] for count in counts))
+    """
+    lines = "\n".join(line[8:] for line in program.splitlines())
+    told = subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True, check=True)
+    assert told.stdout == "0 1 1\n"
+
+
 def test_all_directories_of_a_process_can_be_removed_at_once(tmp_path: Path) -> None:
     with block_directory(beside=tmp_path) as block:
         kept = process_directory("kept-", tmp_path)
