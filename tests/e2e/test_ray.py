@@ -253,9 +253,13 @@ def test_the_workers_of_ray_train_are_ranks_of_one_run(ray: Ray, tmp_path: Path,
     program = write_script(tmp_path, TRAIN)
     where = {"RAY_ADDRESS": "local" if way == "own" else ray.cluster.address, "RAY_TRAIN_V2_ENABLED": "1"}
     where["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(MOST_S)  # Ray starts later workers again, without end
-    how: dict[str, Any] = {"options": ("-q", "--out", "two"), "env": environment(**where), "timeout_s": MOST_S}
-    ended = recorded([str(program), way], tmp_path, **how)
-    assert ended.status == 7, ended.stderr.decode()
+    options = ("-q", "--out", "two", "--force")
+    how: dict[str, Any] = {"options": options, "env": environment(**where), "timeout_s": MOST_S}
+    for _ in range(3):
+        ended = recorded([str(program), way], tmp_path, **how)
+        assert ended.status == 7, ended.stderr.decode()
+        if all(rank.manifest.signal != signal.SIGKILL for rank in gpuledger.load(tmp_path / "two.ledger").ranks):
+            break  # Ray has not waited in vain for a worker to end, as on a busy machine
     run = gpuledger.load(tmp_path / "two.ledger")
     told = [(rank.number, present(rank.manifest.world), rank.manifest) for rank in run.ranks]
     assert [(number, world.rank, world.size) for number, world, _ in told] == [(0, 0, 2), (1, 1, 2)]
