@@ -186,4 +186,4 @@ def test_the_page_has_every_key_and_no_other(run: Path, tmp_path: Path) -> None:
     assert set(document("diff", run, other)) == documented_keys("diff")
     assert set(document("check", run, "--against", run)) == documented_keys("check")
     assert set(document("what-if", run)) == documented_keys("what-if")
-    assert set(growth_document(Growth(0, -1, 1.0, 1, 9, 9, None, None, None, None))) == documented_keys("Growth")
+    assert set(growth_document(Growth(0, -1, 1.0, 1, 9, 9, None, None, None))) == documented_keys("Growth")

@@ -72,7 +72,6 @@ class Growth:
     grown_bytes: int
     limit_bytes: int | None
     steps_left: int | None
-    step_blocks: float | None
     holder: Holder | None
     category: str = ""
     module: str = ""
@@ -167,15 +166,14 @@ def _of_device(rank: Rank, device_idx: int, values: dict[str, F64], fewest: int)
     trend = rising(steps, allocated, fewest=fewest) or _rising_in_stairs(rank, steps, allocated)
     if trend is None or trend.total < max(_LEAST_BYTES, 0.002 * float(allocated[-1])):
         return None
-    blocks = rising(steps, values["blocks"], fewest=fewest)
-    if blocks is None and _grows_with_inputs(steps, allocated, values["peak_allocated_bytes"], fewest):
+    has_more_blocks = rising(steps, values["blocks"], fewest=fewest) is not None
+    if not has_more_blocks and _grows_with_inputs(steps, allocated, values["peak_allocated_bytes"], fewest):
         return None
     limit = limit_bytes_of(rank, device_idx)
     peak = float(values["peak_allocated_bytes"][-1])
     left = None if limit is None or math.isnan(peak) else max(int((limit - peak) / trend.per_step), 0)
     return Growth(
-        *(rank.number, device_idx, trend.per_step, trend.since_step, int(steps[-1])),
-        *(round(trend.total), limit, left, None if blocks is None else blocks.per_step),
+        *(rank.number, device_idx, trend.per_step, trend.since_step, int(steps[-1]), round(trend.total), limit, left),
         *(last_holder(rank), *_kept_by_recorded_steps(rank, device_idx, trend.per_step)),
         steps_until_full=_steps_until_full(rank, trend.per_step, int(steps[-1])),
     )
@@ -215,7 +213,7 @@ def _of_host(rank: Rank, values: dict[str, F64]) -> Growth | None:
         return None
     return Growth(
         *(rank.number, HOST, trend.per_step, trend.since_step, int(steps[-1]), round(trend.total)),
-        *(*_host_limit(rank, trend.per_step, float(host[-1])), None),
+        *_host_limit(rank, trend.per_step, float(host[-1])),
         last_holder(rank) or _holder_of_tensors(rank, int(steps[-1]), trend),
         *_kept_by_recorded_steps(rank, HOST, trend.per_step),
         steps_until_full=_steps_until_full(rank, trend.per_step, int(steps[-1])),
@@ -237,7 +235,7 @@ def _of_kept_tensors(rank: Rank, values: dict[str, F64]) -> Growth | None:
     grown_bytes = round(kept.step_bytes * (last_step - kept.since_step))
     return Growth(
         *(rank.number, HOST, kept.step_bytes, kept.since_step, last_step, grown_bytes),
-        *(*_host_limit(rank, kept.step_bytes, float(values["host_bytes"][-1])), None, kept.holder),
+        *(*_host_limit(rank, kept.step_bytes, float(values["host_bytes"][-1])), kept.holder),
         *_kept_by_recorded_steps(rank, HOST, kept.step_bytes),
     )
 

@@ -21,7 +21,7 @@ from gpuledger.report.text.first_screen import _replayed
 
 GROWTH = Growth(
     rank=0, device_idx=0, step_bytes=4 << 20, since_step=1, last_step=301, grown_bytes=1200 << 20, limit_bytes=80 << 30,
-    steps_left=900, step_blocks=None, holder=Holder(kind="list", name="curve", length=30, more=8, content="tensor"),
+    steps_left=900, holder=Holder(kind="list", name="curve", length=30, more=8, content="tensor"),
 )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ FAILURE = FailedAllocation(device_idx=0, tried_bytes=2 * GIB, total_bytes=80 * G
 USUAL = Evidence(FAILURE, STATE, 80 * GIB, 0, None, (8, 1024), None)
 GROWTH = Growth(
     rank=0, device_idx=0, step_bytes=80e6, since_step=4, last_step=811, grown_bytes=64 * GIB, limit_bytes=80 * GIB,
-    steps_left=None, step_blocks=None, holder=None,
+    steps_left=None, holder=None,
 )  # fmt: skip
 LOOP = LoopGrowth("serve.py:9 main", 30, 2 * GIB, 60 * GIB, "serve.py:11 main")
 KINDS = {"kept_by_iterations": "growth"}

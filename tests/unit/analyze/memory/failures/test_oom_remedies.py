@@ -21,7 +21,7 @@ LIMITED = FailedAllocation(device_idx=0, tried_bytes=2 * GIB, total_bytes=20 * G
 FULL = replace(LIMITED, total_bytes=CAPACITY, free_bytes=GIB)
 GROWTH = Growth(
     rank=0, device_idx=0, step_bytes=32 << 20, since_step=1, last_step=32, grown_bytes=8 * GIB, limit_bytes=20 * GIB,
-    steps_left=3, step_blocks=None, holder=None,
+    steps_left=3, holder=None,
 )  # fmt: skip
 RAISE = "raise the process's limit to more than 21.0 GiB (torch.cuda.set_per_process_memory_fraction())"
 END = "end other processes on the GPU"
