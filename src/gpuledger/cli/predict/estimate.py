@@ -201,11 +201,12 @@ def _card(flags: dict[str, Any]) -> GpuModel:
 
 
 def _print_estimate(found: Estimate, *, every: bool, as_json: bool) -> None:
+    from gpuledger.cli.predict import documents
     from gpuledger.cli.predict import estimate_text as text
     from gpuledger.report.base.terminal import Terminal
 
     if as_json:
-        print_json(text.every_gpu_document(found) if every else text.estimate_document(found))
+        print_json(documents.every_gpu_document(found) if every else documents.estimate_document(found))
         return
     terminal = Terminal.of(sys.stdout)
     if every:
@@ -224,7 +225,8 @@ def _closing(found: Estimate, terminal: Terminal) -> list[str]:
 
 
 def _find_batch(order: Order, name: str, output: TextIO | None, *, as_json: bool) -> None:
-    from gpuledger.cli.predict.estimate_text import search_document, search_lines
+    from gpuledger.cli.predict.documents import search_document
+    from gpuledger.cli.predict.estimate_text import search_lines
     from gpuledger.report.base.terminal import Terminal
     from gpuledger.simulate.estimate.batch import search_argument
 

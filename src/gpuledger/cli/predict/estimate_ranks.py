@@ -68,6 +68,7 @@ def estimate_all_ranks(order: Order, flags: dict[str, Any], directory: Path) -> 
     Raises:
         BudgetExceededError: ``--require-fit`` is given, and a rank does not fit.
     """
+    from gpuledger.cli.predict import documents
     from gpuledger.cli.predict import ranks_text as text
     from gpuledger.report.base.terminal import Terminal
     from gpuledger.report.text.run_summary import next_lines, note_lines
@@ -79,7 +80,7 @@ def estimate_all_ranks(order: Order, flags: dict[str, Any], directory: Path) -> 
     ranks = _listed(flags["ranks"], world_size)
     found = estimate_program_ranks(order, world_size, directory, output, ranks=ranks, replace=flags["force"])
     if flags["as_json"]:
-        print_json(text.ranks_document(found))
+        print_json(documents.ranks_document(found))
     else:
         print_lines(text.ranks_lines(found, Terminal.of(sys.stdout), _ROWS))
         terminal = Terminal.of(sys.stderr)
@@ -98,6 +99,7 @@ def find_world_size(order: Order, flags: dict[str, Any]) -> None:
     Raises:
         BudgetExceededError: ``--require-fit`` is given, and no number of ranks fits.
     """
+    from gpuledger.cli.predict import documents
     from gpuledger.cli.predict import ranks_text as text
     from gpuledger.report.base.terminal import Terminal
     from gpuledger.simulate.estimate.world_search import search_world_size
@@ -107,7 +109,7 @@ def find_world_size(order: Order, flags: dict[str, Any]) -> None:
 
     found = search_world_size(order, say, flags["find_world_size"])
     if flags["as_json"]:
-        print_json(text.world_document(found, order.card))
+        print_json(documents.world_document(found, order.card))
     else:
         print_lines(text.world_lines(found, order.card, Terminal.of(sys.stdout)))
     if flags["require_fit"] and found.smallest is None:

@@ -1,10 +1,8 @@
-"""Estimates of sharded training as tables and as documents."""
+"""Estimates of sharded training in words and as tables."""
 
 from __future__ import annotations
 
-from typing import Any
-
-from gpuledger.cli.predict.estimate_text import breakdown_table, interval, peaks_document, steps_text
+from gpuledger.cli.predict.estimate_text import breakdown_table, interval, steps_text
 from gpuledger.report.base.terminal import BOLD, Terminal, TextColumn, TextTable
 from gpuledger.simulate.catalogue import GpuModel
 from gpuledger.simulate.estimate.ranks import RankEstimate, RanksEstimate
@@ -58,32 +56,6 @@ def _rank_row(one: RankEstimate, names: list[str]) -> tuple[str, ...]:
     return (str(one.rank), *place, *map(format_bytes, sizes), estimate.fit.verdict)
 
 
-def ranks_document(found: RanksEstimate) -> dict[str, Any]:
-    """Return the estimates of all simulated ranks as one JSON document."""
-    return {
-        "gpu": found.highest.estimate.card.key,
-        "world_size": found.world_size,
-        "verdict": found.verdict,
-        "fits": found.fits,
-        "highest_rank": found.highest.rank,
-        "nccl_bytes": found.nccl_bytes,
-        "capacity_bytes": found.highest.estimate.card.usable_bytes,
-        "confidence": found.highest.estimate.confidence,
-        "ranks": [
-            {
-                "rank": one.rank,
-                "coordinate": one.coordinate,
-                "communicators": one.communicators,
-                "nccl_bytes": one.nccl_bytes,
-                **peaks_document(one.estimate, one.rank),
-            }
-            for one in found.ranks
-        ],
-        "notes": list(found.notes),
-        "run": str(found.run.path),
-    }
-
-
 def world_lines(found: WorldSearch, card: GpuModel, terminal: Terminal) -> list[str]:
     """Return the smallest number of ranks that fits, and what was tried."""
     first = f"smallest world size on {card.key}: {found.smallest}" if found.smallest else f"{card.key}: {found.why}"
@@ -103,21 +75,3 @@ def world_lines(found: WorldSearch, card: GpuModel, terminal: Terminal) -> list[
         TextColumn("why", shrinks=True),
     )
     return [terminal.styled(terminal.text(first), BOLD), "", *TextTable(columns, rows).lines(terminal)]
-
-
-def world_document(found: WorldSearch, card: GpuModel) -> dict[str, Any]:
-    """Return a search as one JSON document."""
-    return {
-        "gpu": card.key,
-        "smallest": found.smallest,
-        "why": found.why or None,
-        "trials": [
-            {
-                "world_size": trial.world_size,
-                "verdict": trial.verdict,
-                "peak_process_bytes": trial.process_bytes,
-                "why": trial.why or None,
-            }
-            for trial in found.trials
-        ],
-    }

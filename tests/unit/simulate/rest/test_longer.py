@@ -12,7 +12,8 @@ import pytest
 pytest.importorskip("torch")
 from loop_programs import LoopProgram, estimate_of
 
-from gpuledger.cli.predict.estimate_text import estimate_document, search_lines, verdict_line
+from gpuledger.cli.predict.documents import estimate_document
+from gpuledger.cli.predict.estimate_text import search_lines, verdict_line
 from gpuledger.model.journal.reading import read_journal
 from gpuledger.report.base.terminal import Terminal
 from gpuledger.simulate.catalogue import find_card

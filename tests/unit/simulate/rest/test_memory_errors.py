@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch")
-from gpuledger.cli.predict.estimate_text import estimate_document, verdict_line
+from gpuledger.cli.predict.documents import estimate_document
+from gpuledger.cli.predict.estimate_text import verdict_line
 from gpuledger.simulate.catalogue import find_card
 from gpuledger.simulate.estimate import child
 from gpuledger.simulate.estimate.run import Order, describe_order, estimate_program
