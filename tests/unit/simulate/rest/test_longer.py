@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 from loop_programs import LoopProgram, estimate_of
 
 from gpuledger.cli.predict.documents import estimate_document
-from gpuledger.cli.predict.estimate_text import search_lines, verdict_line
+from gpuledger.cli.predict.estimate_text import interval, search_lines, verdict_line
 from gpuledger.model.journal.reading import read_journal
 from gpuledger.report.base.terminal import Terminal
 from gpuledger.simulate.catalogue import find_card
@@ -291,7 +291,7 @@ def test_growth_without_a_known_end_is_on_the_edge_with_the_step_at_which_the_gp
     assert (found.fits, found.fit.verdict) == (False, "on the edge")
     assert found.fit.full_after_steps == found.steps + free_bytes // (4 * MIB)
     assert all(fit.verdict != "fits" for fit in found.others)
-    said = f"after {found.steps} steps, ±0.0, full after about {found.fit.full_after_steps:,} steps)"
+    said = f"after {found.steps} steps, {interval(found)}, full after about {found.fit.full_after_steps:,} steps)"
     assert verdict_line(found).endswith(said)
     assert estimate_document(found)["full_after_steps"] == found.fit.full_after_steps
 
