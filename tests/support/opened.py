@@ -71,10 +71,11 @@ class Opened:
         What it says is listened for before: a busy machine can take longer than a second to look.
         """
         self.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-        listen = "new MutationObserver(() => window.said.push(node.textContent)).observe(node, {childList: true})"
-        self.page.locator(button).evaluate(f"node => {{ window.said = []; {listen}; }}")
+        says = "new MutationObserver(() => node.textContent.includes('Copied') && done())"
+        listen = f"window.copied = new Promise((done) => {says}.observe(node, {{childList: true}}))"
+        self.page.locator(button).evaluate(f"node => {{ {listen}; }}")
         self.page.click(button)
-        self.page.wait_for_function("window.said.includes('Copied')")
+        self.page.evaluate("() => window.copied.then(() => null)")
         return str(self.page.evaluate("navigator.clipboard.readText()"))
 
     @property
