@@ -19,6 +19,7 @@ import shutil
 import sys
 import tempfile
 import threading
+import time
 import traceback
 import warnings
 import weakref
@@ -119,6 +120,12 @@ def _bootstrap() -> dict[str, Any]:
 BOOTSTRAP = _bootstrap()
 
 
+_LET_GO_S = 0.02
+"""Time in which threads of gloo let go of their last works. They need the interpreter for that, because a recorded
+step was in a mode of torch's dispatcher. A collection that holds it and destroys their process group waits for them.
+"""
+
+
 def _run(program: Program, code: Any, target: tuple[int, str] | None, *, recorded: bool) -> dict[str, Any]:
     """Run a program in this process, which ends with it."""
     os.environ |= {"GPULEDGER_RUN": str(Path("run.ledger").absolute()), **program.environment}
@@ -135,6 +142,7 @@ def _run(program: Program, code: Any, target: tuple[int, str] | None, *, recorde
         status = 1
     ended = installed()
     atexit._run_exitfuncs()
+    time.sleep(_LET_GO_S)
     gc.collect()
     hung = planted.PLANTS.target is not None and planted.PLANTS.phase is not None
     planted.PLANTS.phase = None
