@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
@@ -54,7 +55,15 @@ def test_without_an_owner_it_is_removed_at_once() -> None:
     assert not directory.exists()
 
 
-def test_it_is_removed_when_the_process_ends_but_not_by_a_fork_of_it(tmp_path: Path) -> None:
+def assert_removed_at_its_end_only(program: str) -> None:
+    """Run a program that prints whether its directory is there, and which it is. It is gone when the program ended."""
+    told = subprocess.run([sys.executable, "-c", dedent(program)], capture_output=True, text=True, check=True)
+    was_there, place = told.stdout.split()
+    assert was_there == "True"
+    assert not Path(place).exists()
+
+
+def test_it_is_removed_when_the_process_ends_but_not_by_a_fork_of_it() -> None:
     program = """
         import os, sys
         from gpuledger.files.scratch import scratch_directory
@@ -67,14 +76,10 @@ def test_it_is_removed_when_the_process_ends_but_not_by_a_fork_of_it(tmp_path: P
         os.waitpid(child, 0)
         print(directory.is_dir(), directory)
     """
-    lines = "\n".join(line[8:] for line in program.splitlines())
-    told = subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True, check=True)
-    was_there, place = told.stdout.split()
-    assert was_there == "True"
-    assert not Path(place).exists()
+    assert_removed_at_its_end_only(program)
 
 
-def test_a_directory_of_a_process_is_not_removed_by_its_fork(tmp_path: Path) -> None:
+def test_a_directory_of_a_process_is_not_removed_by_its_fork() -> None:
     program = """
         import os, sys
         from gpuledger.files.scratch import process_directory
@@ -84,11 +89,7 @@ def test_a_directory_of_a_process_is_not_removed_by_its_fork(tmp_path: Path) -> 
         os.waitpid(child, 0)
         print(directory.is_dir(), directory)
     """
-    lines = "\n".join(line[8:] for line in program.splitlines())
-    told = subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True, check=True)
-    was_there, place = told.stdout.split()
-    assert was_there == "True"
-    assert not Path(place).exists()
+    assert_removed_at_its_end_only(program)
 
 
 def test_nothing_is_done_at_the_end_of_a_process_without_a_directory() -> None:

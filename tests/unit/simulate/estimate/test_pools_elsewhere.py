@@ -6,41 +6,22 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from estimated_requests import requests_of_rows
 from hypothesis import given
 from hypothesis import strategies as st
 from present import present
 
 from gpuledger.analyze.allocator.pool_history import Event, PoolHistory, replay_pool
 from gpuledger.analyze.posting.replay import AllocatorSettings
-from gpuledger.model.journal.journal import Action, Part
-from gpuledger.model.journal.reading import journal_of
+from gpuledger.model.journal.journal import Action
 from gpuledger.simulate.catalogue import GpuModel, find_card
 from gpuledger.simulate.elsewhere import REPLACE, Elsewhere
 from gpuledger.simulate.estimate import fit
-from gpuledger.simulate.estimate.fit import Requests
 from gpuledger.simulate.traits import Size
 
 MIB = 1 << 20
 ALLOC, FREE = int(Action.ALLOC), int(Action.FREE_REQUESTED)
 Program = tuple[list[tuple[int, int, int]], dict[str, Any], list[GpuModel]]
-
-
-def requests_of(rows: Sequence[tuple[int, int, int]], elsewhere: dict[str, Any]) -> Requests:
-    part = Part(facts={"elsewhere": elsewhere})
-    for action, address, size_bytes in rows:
-        part.add(
-            "events",
-            device_idx=0,
-            action=action,
-            address=address,
-            bytes=size_bytes,
-            stream=0,
-            time_ns=0,
-            tag_id=-1,
-            stack_id=-1,
-            operator_id=-1,
-        )
-    return Requests(journal_of([part]), AllocatorSettings())
 
 
 @st.composite
@@ -74,7 +55,7 @@ def test_the_peaks_of_both_pools_are_those_of_all_requests(
     program: Program,
 ) -> None:
     rows, elsewhere, cards = program
-    requests = requests_of(rows, elsewhere)
+    requests = requests_of_rows(rows, elsewhere)
     for card in cards:
         there = requests.on(card)
         counters = present(there.replay()).counters
@@ -87,7 +68,7 @@ def test_a_pool_with_the_same_requests_on_several_gpus_is_replayed_once(monkeypa
     changes = [[0, REPLACE, -1, 0, -1, -1]]
     elsewhere = {"sizes": [[8 * MIB, 4 * MIB, 2 * MIB]], "changes": changes, "approximate": [False] * 3}
     rows = [(ALLOC, 1, 8 * MIB), (FREE, 1, 0), (ALLOC, 1, MIB), (FREE, 1, 0)]
-    requests = requests_of(rows, {**elsewhere, "traits": traits})
+    requests = requests_of_rows(rows, {**elsewhere, "traits": traits})
     replayed: list[list[int]] = []
 
     def replay(events: Sequence[Event], settings: AllocatorSettings) -> PoolHistory:

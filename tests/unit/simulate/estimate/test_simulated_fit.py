@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from estimated_requests import requests_of_rows
 from hypothesis import given
 from hypothesis import strategies as st
 from present import present
@@ -351,22 +352,12 @@ def requests_of(
     *sizes_bytes: int, first: Action = Action.ALLOC, elsewhere: dict[str, object] | None = None
 ) -> Requests:
     """A program that allocates sizes and frees each before the next."""
-    part = Part(facts={"elsewhere": elsewhere} if elsewhere else {})
-    for number, size in enumerate(sizes_bytes):
-        for action in (first, Action.FREE_REQUESTED):
-            part.add(
-                "events",
-                device_idx=0,
-                action=int(action),
-                address=number + 1,
-                bytes=size,
-                stream=0,
-                time_ns=0,
-                tag_id=-1,
-                stack_id=-1,
-                operator_id=-1,
-            )
-    return Requests(journal_of([part]), AllocatorSettings())
+    rows = [
+        (int(action), number, size_bytes)
+        for number, size_bytes in enumerate(sizes_bytes, start=1)
+        for action in (first, Action.FREE_REQUESTED)
+    ]
+    return requests_of_rows(rows, elsewhere)
 
 
 def test_three_verdicts() -> None:
